@@ -1,0 +1,101 @@
+"""A balancer: a weighting of the losses, then an aggregation of the task gradients."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.distributed import ProcessGroup
+
+from .losses import Losses, task_names
+
+
+class Common(TypedDict, total=False):
+    """Options that every balancer takes."""
+
+    batch_shape: tuple[int, ...]
+    """Leading dimensions of the losses: (120,) balances 120 replicas at once, each with its own state."""
+    strict: bool
+    """Raise on a loss that is not finite instead of leaving its task out. This waits for the device at every step."""
+    process_group: ProcessGroup | None
+    """Where losses are averaged over ranks; the default group, if one is initialised, when None."""
+
+
+class Last:
+    """What the last step leaves to be read: outside nn.Module's attributes, whose assignment costs more than the step."""
+
+    weights: Tensor | None = None
+    theta: Tensor | list[float] | None = None
+    losses: Tensor | None = None
+
+
+class Balancer(nn.Module, ABC):
+    """Base of all methods. Call it on the losses (loss space), or call `backward` (every method)."""
+
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        batch_shape: tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__()
+        self.tasks = task_names(tasks)
+        self.batch_shape = tuple(batch_shape)
+        self.strict = strict
+        self.process_group = process_group
+        self._last = Last()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a loss vector: (*batch_shape, T)."""
+        return (*self.batch_shape, len(self.tasks))
+
+    @property
+    def weights(self) -> Tensor | None:
+        """What multiplied each task in the last step, (…, T), detached, on the device; None before the first step."""
+        return self._last.weights
+
+    @property
+    def learning(self) -> bool:
+        """Whether a call may change the balancer's state: in training mode, with gradients enabled."""
+        return self.training and torch.is_grad_enabled()
+
+    @abstractmethod
+    def backward(
+        self,
+        losses: Losses,
+        *,
+        shared: Iterable[Tensor] | None = None,
+        features: Tensor | None = None,
+        scaler: GradScaler | None = None,
+        retain_graph: bool = False,
+        **needs: Any,
+    ) -> Tensor:
+        """Adds the balanced gradients to `.grad` of the network and of the balancer; returns the objective, detached.
+
+        `shared` or `features` say where gradient-space methods compare tasks; loss-space methods need neither. `scaler`
+        is a GradScaler; scaling happens after weighting. Whatever else a method needs (`kpis`, …) goes by keyword.
+        """
+
+    def step_end(self, losses_after: Losses) -> None:
+        """After the optimiser's step: the losses of the same batch, computed again. Only some methods (FAMO) use it."""
+        del losses_after
+
+    def epoch_end(self) -> None:
+        """After each epoch. Only some methods (DWA, STCH) use it."""
+
+    def reset(self) -> None:
+        """Starts over: the state of a new balancer, in place."""
+        self._last = Last()
+
+    def param_groups(self, **options: Any) -> list[dict[str, Any]]:
+        """Optimiser groups for what the balancer learns: no weight decay, and any other `options` (such as lr)."""
+        parameters = list(self.parameters())
+        return [{"params": parameters, "weight_decay": 0.0, **options}] if parameters else []
+
+    def extra_repr(self) -> str:
+        return ", ".join(self.tasks) + (f", batch_shape={self.batch_shape}" if self.batch_shape else "")

@@ -1,0 +1,96 @@
+"""The BPGS step for one loss vector on the CPU, in Python's own double precision.
+
+Thirty tensor operations on T = 3 numbers are thirty dispatches; the arithmetic itself is nothing. The twin is
+`counterpoise.functional.bpgs` after `bpgs_calibrate`, and the tests hold the two together.
+"""
+
+from array import array
+from math import dist, exp, isfinite, log, sqrt
+from operator import mul, neg
+
+import torch
+from torch import Tensor
+
+from ..functional import Step
+from ..functional.bpgs import CALIBRATION_EDGE, EXPONENT_LIMIT, radius
+from ..functional.masking import result_dtype
+
+LARGEST = torch.finfo(torch.float32).max
+
+
+def bpgs(
+    losses: Tensor,
+    theta: Tensor,
+    calibrated: Tensor,
+    *,
+    calibrate: bool,
+    theta_gain: float,
+    margin: float,
+    eps_log: float,
+    eps_std: float,
+) -> tuple[Step, list[float]]:
+    """Calibrates θ in place where it is due; returns the step and the θ it was taken at."""
+    values = losses.tolist()
+    tasks = len(values)
+    present = range(tasks) if isfinite(sum(values)) else [i for i in range(tasks) if isfinite(values[i])]
+    if not present:
+        return _pack(losses, 0.0, [0.0] * tasks, [0.0] * tasks), theta.tolist()
+    complete = len(present) == tasks
+    x = values if complete else [values[i] for i in present]
+    tau = radius(tasks, margin)
+
+    logs = list(map(log, x if min(x) > eps_log else [max(v, eps_log) for v in x]))
+    mu = sum(logs) / len(x)
+    std = max(dist(logs, [mu] * len(x)) / sqrt(len(x)), eps_std)
+    if calibrate and not all(calibrated.tolist()):
+        _calibrate(theta, calibrated, present, [(v - mu) / std for v in logs], tau)
+
+    seen = coordinates = theta.tolist()
+    if not complete:
+        coordinates = [coordinates[i] for i in present]
+    if max(coordinates) > EXPONENT_LIMIT or min(coordinates) < -EXPONENT_LIMIT:
+        coordinates = [min(max(v, -EXPONENT_LIMIT), EXPONENT_LIMIT) for v in coordinates]
+    decays = list(map(exp, map(neg, coordinates)))
+    shares = [1 / (1 + d) for d in decays]  # σ(θ), and d·σ(θ) is 1 − σ(θ) with all its digits
+    reach = tau * std
+    s = [mu + reach * p * (1 - d) for p, d in zip(shares, decays, strict=True)]
+    lowest = min(s)
+    relative = [exp(lowest - v) for v in s]
+    total = sum(relative)
+    alpha = [v / total for v in relative]
+    j_net = sum(map(mul, alpha, x))
+    top = exp(min(-lowest, EXPONENT_LIMIT))  # ω = top · relative
+    gain = theta_gain * reach
+    gradient = [gain * d * p * p * (1 - top * r * v) for d, p, r, v in zip(decays, shares, relative, x, strict=True)]
+    if not complete:
+        alpha, gradient = _scatter(alpha, present, tasks), _scatter(gradient, present, tasks)
+    return _pack(losses, j_net, alpha, gradient), seen
+
+
+def _calibrate(theta: Tensor, calibrated: Tensor, present: range | list[int], z: list[float], tau: float) -> None:
+    done = calibrated.tolist()
+    for i, coordinate in zip(present, z, strict=True):
+        if not done[i]:
+            share = min(max(0.5 + coordinate / (2 * tau), CALIBRATION_EDGE), 1 - CALIBRATION_EDGE)
+            theta.detach()[i] = log(share / (1 - share))
+            calibrated[i] = True
+
+
+def _scatter(values: list[float], present: range | list[int], tasks: int) -> list[float]:
+    spread = [0.0] * tasks
+    for i, value in zip(present, values, strict=True):
+        spread[i] = value
+    return spread
+
+
+def _pack(losses: Tensor, j_net: float, weights: list[float], gradient: list[float]) -> Step:
+    dtype = result_dtype(losses)
+    code = "f" if dtype == torch.float32 else "d"
+    if max(gradient) > LARGEST or min(gradient) < -LARGEST:
+        limit = torch.finfo(dtype).max
+        gradient = [min(max(g, -limit), limit) for g in gradient]
+    return Step(
+        torch.scalar_tensor(j_net, dtype=dtype),
+        torch.frombuffer(array(code, weights), dtype=dtype),
+        torch.frombuffer(array(code, gradient), dtype=dtype),
+    )

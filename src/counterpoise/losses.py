@@ -1,0 +1,125 @@
+"""What may be passed as losses, and the checks on it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import NamedTuple, NoReturn, TypeAlias
+
+import torch
+from torch import Tensor
+
+Losses: TypeAlias = Tensor | Mapping[str, Tensor | None] | Sequence[Tensor | None]
+"""A tensor of shape (…, T), or one scalar per task: by name, or in the order of the tasks. None is an absent task."""
+
+
+class Gathered(NamedTuple):
+    """Losses that passed the checks."""
+
+    values: Tensor  # (…, T), detached; NaN where no loss was given
+    inputs: tuple[Tensor, ...]  # what gradients flow back to
+    slots: tuple[int, ...] | None  # the task of each input; None: the one input is the whole vector
+
+
+def task_names(tasks: int | Sequence[str]) -> tuple[str, ...]:
+    """Turns a number of tasks or their names into names."""
+    if isinstance(tasks, bool) or not isinstance(tasks, int | Sequence):
+        raise TypeError(f"tasks must be a number or a sequence of names, not {type(tasks).__name__}")
+    if isinstance(tasks, str):
+        raise TypeError(
+            f"tasks must be a sequence of names, not the single string {tasks!r}: did you mean [{tasks!r}]?"
+        )
+    names = tuple(f"task_{i}" for i in range(tasks)) if isinstance(tasks, int) else tuple(tasks)
+    if not names:
+        raise ValueError("a balancer needs at least one task, got none")
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"task names must be strings, got {name!r} ({type(name).__name__})")
+    if len(set(names)) < len(names):
+        raise ValueError(f"task names must differ from each other, got {list(names)}")
+    return names
+
+
+def gather(
+    losses: Losses, tasks: tuple[str, ...], batch_shape: tuple[int, ...], device: torch.device | None
+) -> Gathered:
+    """Checks losses and brings them into one vector; an error names the task, what was given and what was expected."""
+    if isinstance(losses, Tensor):
+        if not _fits(losses, (*batch_shape, len(tasks)), device):
+            _refuse(
+                losses, "the tensor of losses", (*batch_shape, len(tasks)), device, f"one for each of {_listed(tasks)}"
+            )
+        return Gathered(losses.detach(), (losses,), None)
+    given = [(slot, loss) for slot, loss in _by_slot(losses, tasks) if loss is not None]
+    for slot, loss in given:
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"the loss of task {tasks[slot]!r} must be a tensor or None, got {type(loss).__name__}")
+        expected_device = device or given[0][1].device
+        if not _fits(loss, batch_shape, expected_device):
+            advice = "reduce it first, for example with .mean()"
+            _refuse(loss, f"the loss of task {tasks[slot]!r}", batch_shape, expected_device, advice)
+    slots = tuple(slot for slot, _ in given)
+    inputs = tuple(loss for _, loss in given)
+    return Gathered(_vector(inputs, slots, tasks, batch_shape, device), inputs, slots)
+
+
+def check_finite(gathered: Gathered, tasks: tuple[str, ...]) -> None:
+    """Raises on a loss that is not finite. Reads the values, so it waits for the device."""
+    slots = range(len(tasks)) if gathered.slots is None else gathered.slots
+    for slot in slots:
+        value = gathered.values[..., slot]
+        if not bool(torch.isfinite(value).all()):
+            raise ValueError(f"the loss of task {tasks[slot]!r} is not finite: {value.tolist()} (strict=True)")
+
+
+def _by_slot(losses: object, tasks: tuple[str, ...]) -> Iterator[tuple[int, Tensor | None]]:
+    if isinstance(losses, Mapping):
+        if not losses:
+            raise ValueError(f"got an empty mapping of losses, expected some of {_listed(tasks)}")
+        for name in losses:
+            if name not in tasks:
+                near = get_close_matches(str(name), tasks, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"unknown task {name!r}, expected some of {_listed(tasks)}{hint}")
+        return ((slot, losses.get(name)) for slot, name in enumerate(tasks))
+    if isinstance(losses, Sequence) and not isinstance(losses, str | bytes):
+        if len(losses) != len(tasks):
+            raise ValueError(f"got {len(losses)} losses, expected {len(tasks)}: one for each of {_listed(tasks)}")
+        return iter(enumerate(losses))
+    raise TypeError(f"losses must be a tensor, a mapping or a sequence of scalars, got {type(losses).__name__}")
+
+
+def _fits(loss: Tensor, shape: tuple[int, ...], device: torch.device | None) -> bool:
+    return loss.is_floating_point() and loss.shape == shape and (device is None or loss.device == device)
+
+
+def _refuse(loss: Tensor, what: str, shape: tuple[int, ...], device: torch.device | None, advice: str) -> NoReturn:
+    if not loss.is_floating_point():
+        raise TypeError(f"{what} has dtype {loss.dtype}, expected a floating-point dtype")
+    if loss.shape != shape:
+        kind = "a scalar" if shape == () else f"shape {shape}"
+        raise ValueError(f"{what} has shape {tuple(loss.shape)}, expected {kind}: {advice}")
+    raise ValueError(
+        f"{what} is on {loss.device}, expected {device}: all losses and the balancer share one device "
+        f"(move the balancer with .to(device))"
+    )
+
+
+def _vector(
+    inputs: tuple[Tensor, ...],
+    slots: tuple[int, ...],
+    tasks: tuple[str, ...],
+    batch_shape: tuple[int, ...],
+    device: torch.device | None,
+) -> Tensor:
+    if not inputs:
+        return torch.full((*batch_shape, len(tasks)), torch.nan, device=device)
+    if len(inputs) < len(tasks):
+        columns = [torch.full_like(inputs[0], torch.nan)] * len(tasks)
+        for slot, loss in zip(slots, inputs, strict=True):
+            columns[slot] = loss.detach()
+    else:
+        columns = [loss.detach() for loss in inputs]
+    return torch.stack(columns, -1)
+
+
+def _listed(tasks: tuple[str, ...]) -> str:
+    return ", ".join(repr(task) for task in tasks)

@@ -1,0 +1,92 @@
+"""Loss space: losses in, weights out, no extra backward."""
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+
+from .. import distributed
+from ..balancer import Balancer
+from ..functional import Step
+from ..losses import Gathered, Losses, check_finite, gather
+from ..objective import Objective, Route
+
+
+class Weighting(Balancer):
+    """Base of the loss-space methods: a subclass holds state and says how to `weigh`."""
+
+    linear: ClassVar[bool] = True  # whether the objective is linear in the losses once its weights are fixed
+
+    @abstractmethod
+    def weigh(self, losses: Tensor, learning: bool) -> Step:
+        """One step on detached losses (…, T), NaN where absent; changes state only when `learning`."""
+
+    @property
+    def learned(self) -> nn.Parameter | None:
+        """The coordinates that receive the step's gradient."""
+        return None
+
+    def forward(self, losses: Losses, *, counts: Tensor | None = None) -> Tensor:
+        """Returns the objective of the network, a scalar (or one per replica).
+
+        Its `backward` gives each loss its weight, and the balancer's own parameters their gradient. In a process group,
+        `counts` (…, T) says how many samples stand behind each local loss, where that differs between ranks.
+        """
+        gathered = gather(losses, self.tasks, self.batch_shape, self._device())
+        if self.strict:
+            check_finite(gathered, self.tasks)
+        learning = self.learning
+        learned = self.learned
+        step, local = self._step(gathered.values, counts, learning)
+        self._last.weights = step.weights
+        if not gathered.inputs and learned is None:
+            return step.objective.requires_grad_()  # nothing to attach to: a leaf, so that backward still runs
+        route = Route(gathered.slots, _not_finite(gathered), self.linear)
+        return Objective.apply(local, route, learned, *gathered.inputs)  # type: ignore[no-any-return, no-untyped-call]
+
+    def backward(
+        self,
+        losses: Losses,
+        *,
+        shared: Iterable[Tensor] | None = None,
+        features: Tensor | None = None,
+        scaler: GradScaler | None = None,
+        retain_graph: bool = False,
+        **needs: Any,
+    ) -> Tensor:
+        del shared, features  # a weighted sum needs no task gradients
+        objective: Tensor = self(losses, **needs)
+        total = objective.sum()
+        (total if scaler is None else scaler.scale(total)).backward(retain_graph=retain_graph)
+        return objective.detach()
+
+    def _step(self, values: Tensor, counts: Tensor | None, learning: bool) -> tuple[Step, Step]:
+        """The step, and the same step as this rank's losses see it: its weights times the rank's share."""
+        if not (learning and distributed.active(self.process_group)):
+            step = self.weigh(values, learning)
+            return step, step
+        mean, share = distributed.average(values, counts, self.process_group)
+        step = self.weigh(mean, learning)
+        return step, step._replace(weights=(step.weights * share).to(step.weights.dtype))
+
+    def _device(self) -> torch.device | None:
+        for held in (self._parameters, self._buffers):
+            for tensor in held.values():
+                if tensor is not None:
+                    return tensor.device
+        return None
+
+
+def _not_finite(gathered: Gathered) -> frozenset[int]:
+    """The tasks whose own graph would turn a zero gradient into NaN.
+
+    Only where looking is free: on the CPU, outside a compiled graph. Elsewhere such a task gets a zero gradient.
+    """
+    values, slots = gathered.values, gathered.slots
+    if slots is None or values.device.type != "cpu" or values.dim() > 1 or torch.compiler.is_compiling():
+        return frozenset()
+    finite = torch.isfinite(values).tolist()
+    return frozenset(slot for slot in slots if not finite[slot])

@@ -1,0 +1,54 @@
+"""Base of the methods that learn from epoch means."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Unpack
+
+import torch
+from torch import Tensor
+
+from ..balancer import Common
+from ..losses import Losses
+from .base import Weighting
+from .means import Mean
+
+
+class EpochWeighting(Weighting):
+    """Keeps the mean loss of the current epoch; `epoch_end` hands it to `turn`.
+
+    A loop that never calls `epoch_end` would weigh all tasks alike for ever: after `max_epoch_steps` steps without it,
+    that is an error.
+    """
+
+    def __init__(
+        self, tasks: int | Sequence[str], *, max_epoch_steps: int | None = 100_000, **common: Unpack[Common]
+    ) -> None:
+        super().__init__(tasks, **common)
+        self.max_epoch_steps = max_epoch_steps
+        self.mean = Mean(self.shape)
+        self._steps = 0
+
+    def forward(self, losses: Losses, *, counts: Tensor | None = None) -> Tensor:
+        if self.learning and not torch.compiler.is_compiling():  # a counter in the graph would recompile at every step
+            self._steps += 1
+            if self.max_epoch_steps is not None and self._steps > self.max_epoch_steps:
+                raise RuntimeError(
+                    f"{type(self).__name__} has seen {self.max_epoch_steps} steps without epoch_end(): "
+                    f"call it after each epoch (or raise max_epoch_steps)"
+                )
+        return super().forward(losses, counts=counts)
+
+    @torch.no_grad()
+    def epoch_end(self) -> None:
+        """Closes the epoch."""
+        self._steps = 0
+        self.turn(self.mean.take())
+
+    @abstractmethod
+    def turn(self, mean: Tensor) -> None:
+        """Takes the mean losses of the epoch that ended, NaN for a task that never came."""
+
+    def reset(self) -> None:
+        super().reset()
+        self._steps = 0
+        self.mean.clear()

@@ -1,0 +1,114 @@
+"""FAMO: equal rates of decrease, learned from the losses before and after each step."""
+
+from collections.abc import Sequence
+from typing import ClassVar, Unpack
+
+import torch
+from torch import Tensor
+
+from .. import distributed
+from ..balancer import Common
+from ..functional import AdamState, Step, adam, famo, famo_gradient
+from ..losses import Losses, gather
+from ..registry import register
+from .base import Weighting
+from .means import Mean
+
+
+@register(
+    "famo",
+    paper="Liu et al. 2023",
+    needs=("step_end",),
+    summary="equal rates of decrease without task gradients, for one more forward pass per step",
+)
+class FAMO(Weighting):
+    r"""Fast adaptive multi-task optimisation (Liu et al., NeurIPS 2023).
+
+    .. math:: J = \sum_i z_i \log D_i \Big/ \mathrm{sg}\Bigl[\sum_i z_i / D_i\Bigr],
+       \qquad z = \operatorname{softmax}(w), \quad D = L - b + 10^{-8}
+
+    After the optimiser's step compute the losses of the same batch again and call `step_end(losses_after)`: it moves
+    :math:`w` along :math:`(\partial z / \partial w)^\top (\log D - \log D')` by an Adam of its own. With gradient
+    accumulation say over how many calls (`accumulation`), and pass the mean losses of all of them. The authors' code
+    clips the network's gradient at norm 1; that is left to your loop. The value may be negative.
+
+    Example:
+        >>> balancer = FAMO(2)
+        >>> _ = balancer(torch.tensor([1.0, 1.0]))
+        >>> balancer.step_end(torch.tensor([0.9, 0.5]))  # the second task fell faster: it now weighs less
+        >>> _ = balancer(torch.tensor([1.0, 1.0]))
+        >>> bool(balancer.weights[0] > balancer.weights[1])
+        True
+    """
+
+    linear: ClassVar[bool] = False
+    logits: Tensor
+    floor: Tensor
+    adam_step: Tensor
+    adam_mean: Tensor
+    adam_square: Tensor
+
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        lr: float = 0.025,
+        weight_decay: float = 1e-3,
+        min_losses: Sequence[float] | Tensor | None = None,
+        accumulation: int = 1,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(tasks, **common)
+        if accumulation < 1:
+            raise ValueError(f"accumulation is {accumulation}, expected a number of calls per step, 1 or more")
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.accumulation = accumulation
+        floor = torch.zeros(self.shape) if min_losses is None else torch.as_tensor(min_losses).float()
+        self.register_buffer("floor", floor.expand(self.shape).clone())
+        for name in ("logits", "adam_mean", "adam_square"):
+            self.register_buffer(name, torch.zeros(self.shape))
+        self.register_buffer("adam_step", torch.zeros(()))
+        self.before = Mean(self.shape)
+        self._calls = 0
+
+    def forward(self, losses: Losses, *, counts: Tensor | None = None) -> Tensor:
+        if self.learning and not torch.compiler.is_compiling():
+            if self._calls == self.accumulation:
+                raise RuntimeError(
+                    f"FAMO needs step_end(losses_after) after the optimiser's step: {self._calls} training call(s) "
+                    f"without it (accumulation={self.accumulation})"
+                )
+            self._calls += 1
+        return super().forward(losses, counts=counts)
+
+    def weigh(self, losses: Tensor, learning: bool) -> Step:
+        if learning:
+            self.before.add(losses)
+        return famo(self.logits, losses, self.floor)
+
+    @torch.no_grad()
+    def step_end(self, losses_after: Losses) -> None:
+        """Learns from what the optimiser's step did to the losses of the batch."""
+        after = gather(losses_after, self.tasks, self.batch_shape, self._device()).values
+        if self.training and distributed.active(self.process_group):
+            after, _ = distributed.average(after, None, self.process_group)
+        gradient = famo_gradient(self.logits, self.before.take(), after, self.floor)
+        state = AdamState(self.adam_step, self.adam_mean, self.adam_square)
+        logits, state = adam(self.logits, gradient, state, lr=self.lr, weight_decay=self.weight_decay)
+        for held, new in zip(
+            (self.logits, self.adam_step, self.adam_mean, self.adam_square), (logits, *state), strict=True
+        ):
+            held.copy_(new)
+        self._calls = 0
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        super().reset()
+        self.before.clear()
+        self._calls = 0
+        for held in (self.logits, self.adam_step, self.adam_mean, self.adam_square):
+            held.zero_()
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, lr={self.lr}, weight_decay={self.weight_decay}"
