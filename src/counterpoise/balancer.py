@@ -24,7 +24,7 @@ class Common(TypedDict, total=False):
 
 
 class Last:
-    """What the last step leaves to be read: outside nn.Module's attributes, whose assignment costs more than the step."""
+    """What the last step leaves to be read. A plain object: assigning to an nn.Module costs more than the step."""
 
     weights: Tensor | None = None
     theta: Tensor | list[float] | None = None

@@ -5,7 +5,8 @@ not finite count as absent: weight 0, no gradient, statistics over the tasks tha
 """
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,15 @@ ChartKind = Literal["batch", "stateless"]
 
 EXPONENT_LIMIT = 700.0  # exp of more overflows float64, and 0 · ∞ would poison θ
 CALIBRATION_EDGE = 1e-4  # calibration keeps σ(θ) this far from 0 and 1
+
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def _pure(function: Function) -> Function:
+    """Lets a compiler take the function as it is: guards on what stands inside cost more than the step."""
+    torch.compiler.allow_in_graph(function)  # type: ignore[no-untyped-call]
+    return function
 
 
 class Chart(NamedTuple):
@@ -63,15 +73,14 @@ def bpgs_chart(
     theta = theta.detach().to(mu.dtype)
     upper, lower = theta.sigmoid(), (-theta).sigmoid()  # both, because 1 − σ(θ) loses its digits for large θ
     position = upper - lower
-    if chart == "batch":
-        s = mu + std * radius(losses.shape[-1], margin) * position
-    else:
-        s = s_min + (s_max - s_min) * upper
+    anchored = mu + std * radius(losses.shape[-1], margin) * position
+    s = anchored if chart == "batch" else s_min + (s_max - s_min) * upper
     omega = (-s).clamp_max(EXPONENT_LIMIT).exp()
     alpha = masked_softmax(-s, torch.isfinite(losses))
     return Chart(mu, std, position, upper * lower, s, omega, alpha, theta)
 
 
+@_pure
 def bpgs_calibrate(
     theta: Tensor,
     losses: Tensor,
@@ -92,6 +101,7 @@ def bpgs_calibrate(
     return torch.where(present & ~calibrated, start, theta.detach()), calibrated | present
 
 
+@_pure
 def bpgs(
     theta: Tensor,
     losses: Tensor,

@@ -111,6 +111,7 @@ class BPGS(Weighting):
             )
         else:
             step, theta = self._composed(losses, calibrate)
+            losses = losses.clone()  # a graph that returns an alias of its input pays for it
         self._last.theta, self._last.losses = theta, losses
         return step
 
@@ -118,8 +119,9 @@ class BPGS(Weighting):
         theta = self.theta.detach().clone()
         if calibrate:
             theta, calibrated = bpgs_calibrate(theta, losses, self.calibrated, **self.anchor)
-            self.theta.detach().copy_(theta)
-            self.calibrated.copy_(calibrated)
+            with torch.no_grad():
+                self.theta.copy_(theta)
+                self.calibrated.copy_(calibrated)
         step = bpgs(
             theta,
             losses,

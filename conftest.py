@@ -1,0 +1,38 @@
+"""Shared by the tests and the doctests."""
+
+import pytest
+import torch
+
+# A skipped test is a hole: each one that may be skipped stands here with its reason, and any other fails the run.
+MAY_SKIP = {
+    "tests/test_cuda.py": "needs a CUDA device",
+    "tests/test_compile.py": "needs a C++ compiler",
+}
+
+collect_ignore = ["src/counterpoise/kernels/cuda.py"]  # has no doctests, and imports Triton
+
+_unexpected: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _seeded(doctest_namespace: dict[str, object]) -> None:
+    doctest_namespace["torch"] = torch
+    torch.manual_seed(0)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        allowed = MAY_SKIP.get(report.nodeid.split("::")[0])
+        if allowed is None or allowed not in reason:
+            _unexpected.append(f"{report.nodeid}: {reason}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _unexpected and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in _unexpected:
+        terminalreporter.write_line(f"SKIPPED BUT NOT ALLOWED TO (conftest.MAY_SKIP): {line}", red=True)

@@ -1,0 +1,121 @@
+"""BPGS written down from the paper's equations. Imports nothing of the package.
+
+Every function works on lists of numbers and takes the module that does the mathematics: `math` for float64, `mpmath`
+for as many digits as one likes. Derivatives are central differences in 60 digits: no closed form is shared with the
+code under test.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import mpmath
+
+Numbers = list[Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    chart: str = "batch"
+    split: bool = True
+    normalise: bool = True
+    theta_gain: float = 100.0
+    margin: float = 0.1
+    eps_log: float = 1e-8
+    eps_std: float = 1e-4
+    s_min: float = -10.0
+    s_max: float = 10.0
+
+
+def tau(tasks: int, options: Options, m: Any) -> Any:
+    return m.sqrt(tasks - 1) + options.margin
+
+
+def statistics(losses: Numbers, options: Options, m: Any) -> tuple[Any, Any, Numbers]:
+    logs = [m.log(max(loss, options.eps_log)) for loss in losses]
+    mu = sum(logs) / len(logs)
+    variance = sum((log - mu) ** 2 for log in logs) / len(logs)
+    return mu, max(m.sqrt(variance), options.eps_std), logs
+
+
+def log_variances(theta: Numbers, losses: Numbers, options: Options, m: Any) -> Numbers:
+    share = [1 / (1 + m.exp(-t)) for t in theta]
+    if options.chart == "stateless":
+        return [options.s_min + (options.s_max - options.s_min) * p for p in share]
+    mu, std, _ = statistics(losses, options, m)
+    radius = tau(len(losses), options, m)
+    return [mu + std * radius * (2 * p - 1) for p in share]
+
+
+def precisions(theta: Numbers, losses: Numbers, options: Options, m: Any) -> Numbers:
+    return [m.exp(-s) for s in log_variances(theta, losses, options, m)]
+
+
+def network_weights(theta: Numbers, losses: Numbers, options: Options, m: Any) -> Numbers:
+    omega = precisions(theta, losses, options, m)
+    return [w / sum(omega) for w in omega] if options.normalise else omega
+
+
+def j_net(theta: Numbers, losses: Numbers, options: Options, m: Any) -> Any:
+    weights = network_weights(theta, losses, options, m)
+    return sum(w * loss for w, loss in zip(weights, losses, strict=True))
+
+
+def j_unc(theta: Numbers, losses: Numbers, options: Options, m: Any) -> Any:
+    s = log_variances(theta, losses, options, m)
+    return sum(m.exp(-si) * loss / 2 + si / 2 for si, loss in zip(s, losses, strict=True))
+
+
+def weights(theta: Numbers, losses: Numbers, options: Options, m: Any = mpmath) -> Numbers:
+    """∂(network objective)/∂L with the statistics detached."""
+    network = network_weights(theta, losses, options, m)
+    if options.split:
+        return network
+    return [w + o / 2 for w, o in zip(network, precisions(theta, losses, options, m), strict=True)]
+
+
+def objective(theta: Numbers, losses: Numbers, options: Options, m: Any = mpmath) -> Any:
+    value = j_net(theta, losses, options, m)
+    return value if options.split else value + j_unc(theta, losses, options, m)
+
+
+def theta_gradient(theta: Numbers, losses: Numbers, options: Options) -> Numbers:
+    """g_θ ∇J_unc, or g_θ ∇(J_net + J_unc) where the objectives are not split, by central differences."""
+
+    def trained(at: Numbers) -> Any:
+        value = j_unc(at, losses, options, mpmath)
+        return value if options.split else value + j_net(at, losses, options, mpmath)
+
+    step = mpmath.mpf(10) ** -20
+    gradient = []
+    for i in range(len(theta)):
+        up, down = list(theta), list(theta)
+        up[i] += step
+        down[i] -= step
+        gradient.append(options.theta_gain * (trained(up) - trained(down)) / (2 * step))
+    return gradient
+
+
+def calibrated(losses: Numbers, options: Options, m: Any = mpmath) -> Numbers:
+    """θ after the first batch: the inverse sigmoid of (z/τ + 1)/2, with σ(θ) kept within [1e-4, 1 − 1e-4]."""
+    mu, std, logs = statistics(losses, options, m)
+    radius = tau(len(losses), options, m)
+    shares = [((log - mu) / std / radius + 1) / 2 for log in logs]
+    shares = [min(max(p, 1e-4), 1 - 1e-4) for p in shares]
+    return [m.log(p / (1 - p)) for p in shares]
+
+
+def exact(values: list[float]) -> Numbers:
+    """The same binary numbers with 60 digits to work in."""
+    mpmath.mp.dps = 60
+    return [mpmath.mpf(v) for v in values]
+
+
+ALL_VARIANTS = [
+    replace(Options(), chart=chart, split=split, normalise=normalise)
+    for chart in ("batch", "stateless")
+    for split in (True, False)
+    for normalise in (True, False)
+]
+
+__all__ = ["ALL_VARIANTS", "Options", "calibrated", "exact", "math", "objective", "theta_gradient", "weights"]

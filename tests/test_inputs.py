@@ -1,0 +1,259 @@
+"""What may be passed as losses, what is refused and how, and tasks that are absent."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from toy import needs
+
+import counterpoise as cp
+
+NAMES = ["seg", "depth", "normals"]
+
+
+def scalars(requires_grad: bool = True) -> list[Tensor]:
+    return [torch.tensor(v, requires_grad=requires_grad) for v in (0.5, 30.0, 2.0)]
+
+
+def prepared(name: str, tasks: Any = 3, **options: Any) -> cp.Balancer:
+    balancer = cp.make(name, tasks, **options)
+    if name == "dtp":
+        balancer(torch.ones(balancer.shape), kpis=torch.tensor([0.9, 0.5, 0.2]))
+    return balancer
+
+
+@pytest.mark.parametrize("name", cp.methods())
+def test_mapping_sequence_and_tensor_are_one(name: str) -> None:
+    results = []
+    for kind in ("mapping", "reversed", "list", "tuple", "tensor"):
+        losses = scalars()
+        given: Any = {
+            "mapping": dict(zip(NAMES, losses, strict=True)),
+            "reversed": dict(zip(NAMES[::-1], losses[::-1], strict=True)),
+            "list": losses,
+            "tuple": tuple(losses),
+            "tensor": torch.stack(losses),
+        }[kind]
+        balancer = prepared(name, NAMES)
+        value = balancer(given)
+        value.backward()
+        assert value.shape == ()
+        results.append((value.detach(), torch.stack([loss.grad for loss in losses if loss.grad is not None])))
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0], rtol=1e-6, atol=0)
+
+
+BAD: list[tuple[Any, type[Exception], str]] = [
+    ([torch.tensor(1.0)] * 2, ValueError, "got 2 losses, expected 3.*'seg', 'depth', 'normals'"),
+    (torch.ones(2), ValueError, r"shape \(2,\), expected shape \(3,\)"),
+    (torch.ones(4, 3), ValueError, r"shape \(4, 3\), expected shape \(3,\)"),
+    ({"sge": torch.tensor(1.0)}, ValueError, "unknown task 'sge'.*did you mean 'seg'"),
+    ({}, ValueError, "empty mapping"),
+    ({"seg": torch.ones(2)}, ValueError, r"task 'seg' has shape \(2,\), expected a scalar.*mean"),
+    ({"seg": torch.ones(1)}, ValueError, r"task 'seg' has shape \(1,\), expected a scalar"),
+    ({"depth": torch.tensor(1)}, TypeError, "task 'depth' has dtype torch.int64, expected a floating-point"),
+    (torch.ones(3, dtype=torch.int32), TypeError, "dtype torch.int32"),
+    (torch.ones(3, dtype=torch.complex64), TypeError, "dtype torch.complex64"),
+    ({"depth": 1.0}, TypeError, "task 'depth' must be a tensor or None, got float"),
+    ([torch.tensor(1.0), 2.0, torch.tensor(1.0)], TypeError, "task 'depth' must be a tensor or None, got float"),
+    (
+        {"seg": torch.tensor(1.0), "depth": torch.tensor(1.0, device="meta")},
+        ValueError,
+        "task 'depth' is on meta, expected cpu",
+    ),
+    (torch.ones(3, device="meta"), ValueError, "is on meta, expected cpu"),
+    (3.0, TypeError, "got float"),
+    ("seg", TypeError, "got str"),
+    (None, TypeError, "got NoneType"),
+]
+
+
+@pytest.mark.parametrize(("losses", "error", "message"), BAD)
+def test_bad_losses_are_named(losses: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        cp.BPGS(NAMES)(losses)
+
+
+def test_losses_of_a_stateless_method_must_share_a_device() -> None:
+    with pytest.raises(ValueError, match="task 'depth' is on meta, expected cpu"):
+        cp.UWO(NAMES)({"seg": torch.tensor(1.0), "depth": torch.tensor(1.0, device="meta")})
+
+
+@pytest.mark.parametrize(
+    ("tasks", "error"),
+    [
+        (0, ValueError),
+        ([], ValueError),
+        ("seg", TypeError),
+        (["a", "a"], ValueError),
+        ([1, 2], TypeError),
+        (2.0, TypeError),
+        (True, TypeError),
+    ],
+)
+def test_bad_tasks_are_refused(tasks: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="task"):
+        cp.BPGS(tasks)
+
+
+@pytest.mark.parametrize("name", cp.methods())
+@pytest.mark.parametrize("how", ["missing", "none", "nan", "inf", "tensor"])
+def test_an_absent_task_is_left_out(name: str, how: str) -> None:
+    """Weight 0, no gradient for it, and the present tasks as if it had never been asked for (τ and T alone stay)."""
+    first, third = torch.tensor(0.5, requires_grad=True), torch.tensor(2.0, requires_grad=True)
+    lost = torch.tensor(torch.inf if how == "inf" else torch.nan, requires_grad=True)
+    given: Any = {"seg": first, "normals": third}
+    if how == "none":
+        given["depth"] = None
+    elif how in ("nan", "inf"):
+        given["depth"] = lost
+    elif how == "tensor":
+        given = torch.stack([first, lost, third])
+    balancer = prepared(name, NAMES)
+    value = balancer(given)
+    value.backward()
+    assert balancer.weights is not None
+    assert torch.isfinite(value)
+    assert balancer.weights[1] == 0
+    assert (balancer.weights[[0, 2]] > 0).all()
+    assert first.grad == balancer.weights[0]
+    assert third.grad == balancer.weights[2]
+    assert lost.grad is None or lost.grad == 0
+    for parameter in balancer.parameters():
+        assert parameter.grad is not None
+        assert torch.isfinite(parameter.grad).all()
+        assert parameter.grad[1] == 0
+    for held in balancer.buffers():
+        assert not torch.isinf(held.float()).any()
+
+
+def test_bpgs_statistics_are_those_of_the_present_tasks() -> None:
+    balancer = cp.BPGS(NAMES).double()
+    x = torch.tensor([0.5, torch.nan, 2.0], dtype=torch.float64)
+    balancer(x)
+    assert balancer.chart is not None
+    logs = x[[0, 2]].log()
+    torch.testing.assert_close(balancer.chart.mu, logs.mean(0, keepdim=True))
+    torch.testing.assert_close(balancer.chart.std, logs.std(0, correction=0, keepdim=True))
+    # τ keeps the full T = 3: z = ±1 lies at ±1/τ_3.
+    expected = torch.tensor([-1.0, 1.0], dtype=torch.float64) / (2**0.5 + 0.1)
+    torch.testing.assert_close(balancer.chart.z_over_tau[[0, 2]], expected)
+    assert balancer.calibrated.tolist() == [True, False, True]
+    assert balancer.theta[1] == 0
+
+
+@pytest.mark.parametrize("compose", [False, True])
+def test_a_task_is_calibrated_when_it_first_appears(compose: bool) -> None:
+    balancer = cp.BPGS(NAMES, batch_shape=(1,) if compose else ()).double()
+
+    def step(*values: float) -> Tensor:
+        losses = torch.tensor(values, dtype=torch.float64)
+        balancer(losses[None] if compose else losses)
+        return balancer.theta.detach().flatten().clone()
+
+    start = step(0.5, torch.nan, 2.0)
+    after = step(0.5, 30.0, 2.0)
+    assert torch.equal(after[[0, 2]], start[[0, 2]])
+    logs = torch.tensor([0.5, 30.0, 2.0], dtype=torch.float64).log()
+    z = (logs[1] - logs.mean()) / logs.std(correction=0)
+    torch.testing.assert_close(after[1], torch.logit((z / (2**0.5 + 0.1) + 1) / 2))
+    assert torch.equal(step(9.0, 9.0, 1.0), after)
+
+
+@pytest.mark.parametrize("name", cp.methods())
+def test_one_present_task_of_a_normalised_method_has_weight_one(name: str) -> None:
+    balancer = prepared(name, NAMES)
+    balancer({"depth": torch.tensor(7.0, requires_grad=True)}).backward()
+    if name in ("bpgs", "kendall-l1", "uw-so", "ema-uw-o", "rlw", "gls", "static", "dwa"):
+        torch.testing.assert_close(balancer.weights, torch.tensor([0.0, 1.0, 0.0]))
+
+
+@pytest.mark.parametrize("name", cp.methods())
+@pytest.mark.parametrize("how", ["none", "nan", "nan tensor"])
+def test_no_present_task_gives_an_attached_zero(name: str, how: str) -> None:
+    layer = nn.Linear(2, 3)
+    raw = layer(torch.ones(2)) * torch.nan
+    given: Any = {"none": dict.fromkeys(NAMES), "nan": list(raw.unbind()), "nan tensor": torch.full((3,), torch.nan)}[
+        how
+    ]
+    balancer = prepared(name, NAMES)
+    before = {key: value.clone() for key, value in balancer.state_dict().items() if isinstance(value, Tensor)}
+    value = balancer(given)
+    assert value == 0
+    if how != "nan tensor" or list(balancer.parameters()):
+        assert value.requires_grad
+        value.backward()
+    assert balancer.weights is not None
+    assert balancer.weights.tolist() == [0, 0, 0]
+    for parameter in [*layer.parameters(), *balancer.parameters()]:
+        assert parameter.grad is None or (parameter.grad == 0).all()
+    for key, old in before.items():
+        if key != "counter":  # RLW's stream goes on
+            torch.testing.assert_close(balancer.state_dict()[key], old, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", cp.methods())
+def test_a_loss_that_is_not_finite_poisons_nothing(name: str) -> None:
+    """0/0 in a task's own graph would turn a zero gradient into NaN: its graph must be cut."""
+    torch.manual_seed(0)
+    trunk, x = nn.Linear(4, 3), torch.randn(8, 4)
+    balancer = prepared(name, NAMES)
+    out = trunk(x)
+    empty = torch.zeros(8)
+    losses = {
+        "seg": out[:, 0].square().mean(),
+        "depth": (out[:, 1].square() * empty).sum() / empty.sum(),  # the usual mean over an empty mask
+        "normals": (out[:, 2] * torch.inf).square().mean(),
+    }
+    balancer(losses).backward()
+    for parameter in [*trunk.parameters(), *balancer.parameters()]:
+        assert parameter.grad is not None
+        assert torch.isfinite(parameter.grad).all()
+    assert trunk.weight.grad is not None
+    assert trunk.weight.grad[0].abs().sum() > 0
+    assert balancer.weights is not None
+    assert (balancer.weights[1:] == 0).all()
+
+
+@pytest.mark.parametrize("name", cp.methods())
+def test_strict_raises_on_a_loss_that_is_not_finite(name: str) -> None:
+    balancer = prepared(name, NAMES, strict=True)
+    with pytest.raises(ValueError, match=r"task 'depth' is not finite: nan"):
+        balancer({"seg": torch.tensor(1.0), "depth": torch.tensor(torch.nan)})
+    balancer({"seg": torch.tensor(1.0)})  # absent is not the same as broken
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", cp.methods())
+def test_half_precision_losses_are_worked_out_in_float32(name: str, dtype: torch.dtype) -> None:
+    losses = [loss.detach().to(dtype).requires_grad_() for loss in scalars()]
+    wide = torch.stack([loss.detach().float() for loss in losses])
+    half, full = prepared(name), prepared(name)
+    value, expected = half(losses), full(wide)
+    assert value.dtype == torch.float32
+    torch.testing.assert_close(value, expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(half.weights, full.weights, rtol=1e-6, atol=0)
+    value.backward()
+    assert all(loss.grad is not None and loss.grad.dtype == dtype for loss in losses)
+
+
+def test_mixed_precisions_meet_in_the_wider_one() -> None:
+    losses = [torch.tensor(1.0, dtype=torch.float16), torch.tensor(2.0, dtype=torch.float64)]
+    assert cp.BPGS(2)(losses).dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", cp.methods())
+def test_evaluation_changes_nothing(name: str) -> None:
+    balancer = prepared(name, NAMES)
+    losses = torch.stack(scalars(requires_grad=False))
+    before = {key: value.clone() for key, value in balancer.state_dict().items() if isinstance(value, Tensor)}
+    extra = needs(cp.describe(name), torch.ones(3)) if name != "dtp" else {}
+    balancer.eval()
+    balancer(losses, **extra)
+    balancer.train()
+    with torch.no_grad():
+        balancer(losses, **extra)
+    for key, value in before.items():
+        assert torch.equal(torch.nan_to_num(balancer.state_dict()[key].float()), torch.nan_to_num(value.float())), key
+    assert balancer.weights is not None

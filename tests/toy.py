@@ -1,0 +1,45 @@
+"""The stated toy run: two linear regressions on shared features, 200 steps, one loss 100 times the other."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import counterpoise as cp
+
+STEPS, EPOCH = 200, 20
+
+
+def problem() -> tuple[nn.Module, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(128, 8, generator=generator)
+    y = torch.tanh(x @ torch.randn(8, 2, generator=generator)) * torch.tensor([1.0, 10.0])
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2)), x, y
+
+
+def needs(method: cp.Method, losses: Tensor) -> dict[str, Any]:
+    return {"kpis": 1 / (1 + losses.detach())} if "kpis" in method.needs else {}
+
+
+def train(name: str, steps: int = STEPS, **options: Any) -> tuple[Tensor, Tensor]:
+    """Losses before and after training with a method, called as a function."""
+    model, x, y = problem()
+    method = cp.describe(name)
+    balancer = cp.make(name, ["small", "large"], **options)
+    optimizer = torch.optim.Adam([{"params": model.parameters()}, *balancer.param_groups()], lr=0.01)
+
+    def losses() -> Tensor:
+        return (model(x) - y).square().mean(0)
+
+    first = losses().detach()
+    for step in range(steps):
+        now = losses()
+        optimizer.zero_grad()
+        balancer.backward(now, shared=model[0].parameters(), **needs(method, now))  # type: ignore[index]
+        optimizer.step()
+        with torch.no_grad():
+            balancer.step_end(losses())
+        if (step + 1) % EPOCH == 0:
+            balancer.epoch_end()
+    return first, losses().detach()
