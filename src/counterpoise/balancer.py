@@ -81,9 +81,9 @@ class Balancer(nn.Module, ABC):
         is a GradScaler; scaling happens after weighting. Whatever else a method needs (`kpis`, …) goes by keyword.
         """
 
-    def step_end(self, losses_after: Losses) -> None:
+    def step_end(self, losses_after: Losses, *, counts: Tensor | None = None) -> None:
         """After the optimiser's step: the losses of the same batch, computed again. Only some methods (FAMO) use it."""
-        del losses_after
+        del losses_after, counts
 
     def epoch_end(self) -> None:
         """After each epoch. Only some methods (DWA, STCH) use it."""

@@ -29,14 +29,15 @@ class EpochWeighting(Weighting):
         self._steps = 0
 
     def forward(self, losses: Losses, *, counts: Tensor | None = None) -> Tensor:
-        if self.learning and not torch.compiler.is_compiling():  # a counter in the graph would recompile at every step
-            self._steps += 1
-            if self.max_epoch_steps is not None and self._steps > self.max_epoch_steps:
-                raise RuntimeError(
-                    f"{type(self).__name__} has seen {self.max_epoch_steps} steps without epoch_end(): "
-                    f"call it after each epoch (or raise max_epoch_steps)"
-                )
-        return super().forward(losses, counts=counts)
+        counted = self.learning and not torch.compiler.is_compiling()  # a counter in the graph would recompile it
+        if counted and self.max_epoch_steps is not None and self._steps >= self.max_epoch_steps:
+            raise RuntimeError(
+                f"{type(self).__name__} has seen {self._steps} steps without epoch_end(): "
+                f"call it after each epoch (or raise max_epoch_steps)"
+            )
+        objective = super().forward(losses, counts=counts)
+        self._steps += counted
+        return objective
 
     @torch.no_grad()
     def epoch_end(self) -> None:

@@ -73,14 +73,15 @@ class FAMO(Weighting):
         self._calls = 0
 
     def forward(self, losses: Losses, *, counts: Tensor | None = None) -> Tensor:
-        if self.learning and not torch.compiler.is_compiling():
-            if self._calls == self.accumulation:
-                raise RuntimeError(
-                    f"FAMO needs step_end(losses_after) after the optimiser's step: {self._calls} training call(s) "
-                    f"without it (accumulation={self.accumulation})"
-                )
-            self._calls += 1
-        return super().forward(losses, counts=counts)
+        counted = self.learning and not torch.compiler.is_compiling()  # a counter in the graph would recompile it
+        if counted and self._calls == self.accumulation:
+            raise RuntimeError(
+                f"FAMO needs step_end(losses_after) after the optimiser's step: {self._calls} training call(s) "
+                f"without it (accumulation={self.accumulation})"
+            )
+        objective = super().forward(losses, counts=counts)
+        self._calls += counted
+        return objective
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         if learning:
@@ -88,11 +89,11 @@ class FAMO(Weighting):
         return famo(self.logits, losses, self.floor)
 
     @torch.no_grad()
-    def step_end(self, losses_after: Losses) -> None:
+    def step_end(self, losses_after: Losses, *, counts: Tensor | None = None) -> None:
         """Learns from what the optimiser's step did to the losses of the batch."""
         after = gather(losses_after, self.tasks, self.batch_shape, self._device()).values
         if self.training and distributed.active(self.process_group):
-            after, _ = distributed.average(after, None, self.process_group)
+            after, _ = distributed.average(after, counts, self.process_group)
         gradient = famo_gradient(self.logits, self.before.take(), after, self.floor)
         state = AdamState(self.adam_step, self.adam_mean, self.adam_square)
         logits, state = adam(self.logits, gradient, state, lr=self.lr, weight_decay=self.weight_decay)

@@ -1,0 +1,1 @@
+"""The laboratory: what is trained on, what is trained, how it is scored."""

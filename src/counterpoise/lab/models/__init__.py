@@ -1,0 +1,5 @@
+"""What is trained."""
+
+from .segnet import SegNet
+
+__all__ = ["SegNet"]

@@ -1,0 +1,111 @@
+"""Process groups: every rank weighs as one process on the union batch would."""
+
+import copy
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import counterpoise as cp
+
+TASKS, ROWS, STEPS = ["a", "b", "c"], 24, 3
+NAMES = [name for name in cp.methods() if name != "dtp"]
+
+
+def data() -> tuple[nn.Module, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(ROWS, 5, generator=generator, dtype=torch.float64)
+    y = torch.randn(ROWS, 3, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 30.0, 0.1])
+    torch.manual_seed(0)
+    return nn.Linear(5, 3).double(), x, y
+
+
+def task_losses(model: nn.Module, x: Tensor, y: Tensor, labelled: Tensor) -> tuple[dict[str, Tensor | None], Tensor]:
+    """Mean squared error of each task over its labelled rows, None where it has none; and how many rows those are."""
+    errors = (model(x) - y).square()
+    losses: dict[str, Tensor | None] = {}
+    for i, task in enumerate(TASKS):
+        rows = labelled[:, i]
+        losses[task] = errors[rows, i].mean() if rows.any() else None
+    return losses, labelled.sum(0)
+
+
+def labels(case: str, world: int) -> Tensor:
+    """Which rows carry a label of which task, for the union batch."""
+    mask = torch.ones(ROWS, 3, dtype=torch.bool)
+    if case == "absent on some ranks":
+        mask[: ROWS // world, 1] = False
+    elif case == "absent everywhere":
+        mask[:, 1] = False
+    elif case == "uneven counts":
+        mask[: ROWS // world, 1] = False
+        mask[0, 1] = True
+        mask[::3, 2] = False
+    return mask
+
+
+def train(name: str, case: str, world: int, rank: int | None) -> list[Any]:
+    """Weights, objective, network gradient and state over a few steps; the union batch when rank is None."""
+    model, x, y = data()
+    mask = labels(case, world)
+    if rank is not None:
+        part = slice(rank * ROWS // world, (rank + 1) * ROWS // world)
+        x, y, mask = x[part], y[part], mask[part]
+    network: nn.Module = model if rank is None else DistributedDataParallel(model)
+    balancer = cp.make(name, TASKS).double()
+    optimizer = torch.optim.SGD([{"params": model.parameters()}, *balancer.param_groups()], lr=1e-3)
+    record: list[Any] = []
+    for _ in range(STEPS):
+        losses, counts = task_losses(network, x, y, mask)
+        optimizer.zero_grad()
+        behind = counts if case == "uneven counts" else None
+        value = balancer(losses, counts=behind)
+        value.backward()
+        record += [balancer.weights, value.detach(), *(copy.deepcopy(p.grad) for p in model.parameters())]
+        optimizer.step()
+        with torch.no_grad():
+            balancer.step_end(task_losses(model, x, y, mask)[0], counts=behind)
+        balancer.epoch_end()
+        record += [t.detach().clone() for t in (*balancer.parameters(), *balancer.buffers())]
+    return record
+
+
+def worker(rank: int, world: int, folder: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
+    results = {(name, case): train(name, case, world, rank) for name in NAMES for case in CASES}
+    torch.save(results, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+CASES = ["all present", "absent on some ranks", "absent everywhere", "uneven counts"]
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def outcome(request: pytest.FixtureRequest) -> tuple[int, list[dict[tuple[str, str], list[Any]]]]:
+    world = request.param
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(worker, (world, folder), nprocs=world)  # type: ignore[no-untyped-call]
+        return world, [torch.load(Path(folder) / f"{rank}.pt") for rank in range(world)]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", NAMES)
+def test_ranks_agree_with_each_other_and_with_the_union(
+    name: str, case: str, outcome: tuple[int, list[dict[tuple[str, str], list[Any]]]]
+) -> None:
+    world, ranks = outcome
+    union = train(name, case, world, None)
+    for rank in ranks:
+        for mine, first in zip(rank[name, case], ranks[0][name, case], strict=True):
+            torch.testing.assert_close(mine, first, rtol=0, atol=0, equal_nan=True)
+        for mine, whole in zip(rank[name, case], union, strict=True):
+            torch.testing.assert_close(mine, whole, rtol=1e-9, atol=1e-12, equal_nan=True)

@@ -1,0 +1,250 @@
+"""What real training loops need: mixed precision, accumulation, checkpoints, copies, replicas."""
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from toy import EPOCH, needs, problem
+
+import counterpoise as cp
+
+
+class Run:
+    """The toy run as an object that can be stopped and resumed."""
+
+    def __init__(self, name: str) -> None:
+        self.method = cp.describe(name)
+        self.model, self.x, self.y = problem()
+        self.balancer = cp.make(name, ["small", "large"])
+        groups = [{"params": self.model.parameters()}, *self.balancer.param_groups(lr=0.05)]
+        self.optimizer = torch.optim.AdamW(groups, lr=0.01)
+        self.step_count = 0
+
+    def losses(self) -> Tensor:
+        batch = slice(16 * (self.step_count % 8), 16 * (self.step_count % 8) + 16)
+        return (self.model(self.x[batch]) - self.y[batch]).square().mean(0)
+
+    def step(self) -> None:
+        losses = self.losses()
+        self.optimizer.zero_grad()
+        self.balancer.backward(losses, **needs(self.method, losses))
+        self.optimizer.step()
+        with torch.no_grad():
+            self.balancer.step_end(self.losses())
+        self.step_count += 1
+        if self.step_count % EPOCH == 0:
+            self.balancer.epoch_end()
+
+    def save(self) -> io.BytesIO:
+        file = io.BytesIO()
+        parts = {"model": self.model, "balancer": self.balancer, "optimizer": self.optimizer}
+        torch.save({key: part.state_dict() for key, part in parts.items()} | {"step": self.step_count}, file)
+        file.seek(0)
+        return file
+
+    def load(self, file: io.BytesIO) -> None:
+        state = torch.load(file, weights_only=True)
+        self.model.load_state_dict(state["model"])
+        self.balancer.load_state_dict(state["balancer"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step_count = state["step"]
+
+    def fingerprint(self) -> list[Tensor]:
+        held = [*self.model.parameters(), *self.balancer.parameters(), *self.balancer.buffers()]
+        return [torch.nan_to_num(t.detach().float()) for t in held]
+
+
+@pytest.mark.parametrize("stop", [1, 37, 61])
+@pytest.mark.parametrize("name", cp.methods())
+def test_a_resumed_run_is_bit_identical(name: str, stop: int) -> None:
+    straight, first, second = Run(name), Run(name), Run(name)
+    for _ in range(130):
+        straight.step()
+    for _ in range(stop):
+        first.step()
+    second.load(first.save())
+    for _ in range(130 - stop):
+        second.step()
+    for a, b in zip(straight.fingerprint(), second.fingerprint(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", cp.methods())
+def test_copies_and_pickles_go_on_alike(name: str) -> None:
+    run = Run(name)
+    for _ in range(45):
+        run.step()
+    losses = run.losses().detach()
+    extra = needs(run.method, losses)
+    expected = run.balancer(losses, **extra).detach()
+    for other in (copy.deepcopy(run.balancer), pickle.loads(pickle.dumps(run.balancer))):
+        assert torch.equal(other.weights, run.balancer.weights)
+        other.step_end(losses)
+        assert repr(other) == repr(run.balancer)
+    run.balancer.step_end(losses)
+    again = pickle.loads(pickle.dumps(run.balancer))
+    assert torch.equal(again(losses, **extra), run.balancer(losses, **extra))
+    assert torch.isfinite(expected)
+
+
+@pytest.mark.parametrize("name", cp.methods())
+def test_reset_starts_over_in_place(name: str) -> None:
+    run, fresh = Run(name), cp.make(name, ["small", "large"])
+    addresses = [t.data_ptr() for t in (*run.balancer.parameters(), *run.balancer.buffers())]
+    for _ in range(45):
+        run.step()
+    run.balancer.reset()
+    assert run.balancer.weights is None
+    assert addresses == [t.data_ptr() for t in (*run.balancer.parameters(), *run.balancer.buffers())]
+    losses = torch.tensor([0.5, 80.0])
+    extra = needs(run.method, losses)
+    assert torch.equal(run.balancer(losses, **extra), fresh(losses, **extra))
+    for a, b in zip(run.balancer.state_dict().values(), fresh.state_dict().values(), strict=True):
+        if isinstance(a, Tensor):
+            torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("through", ["call", "backward"])
+@pytest.mark.parametrize("name", cp.methods())
+def test_grad_scaler_scales_after_weighting(name: str, through: str) -> None:
+    plain, scaled = Run(name), Run(name)
+    for run, scaler in ((plain, None), (scaled, torch.amp.GradScaler("cpu", init_scale=1024.0))):
+        losses = run.losses()
+        extra = needs(run.method, losses)
+        if scaler is None:
+            run.balancer(losses, **extra).backward()
+            continue
+        if through == "call":
+            scaler.scale(run.balancer(losses, **extra)).backward()
+        else:
+            run.balancer.backward(losses, scaler=scaler, **extra)
+        scaler.unscale_(run.optimizer)
+    torch.testing.assert_close(scaled.balancer.weights, plain.balancer.weights)
+    pairs = zip(
+        [*plain.model.parameters(), *plain.balancer.parameters()],
+        [*scaled.model.parameters(), *scaled.balancer.parameters()],
+        strict=True,
+    )
+    for a, b in pairs:
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_accumulation_adds_gradients_and_calibrates_once() -> None:
+    run = Run("bpgs")
+    balancer = run.balancer
+    assert isinstance(balancer, cp.BPGS)
+    parts = [run.losses(), run.losses() * torch.tensor([3.0, 0.1])]
+    expected_network = [torch.zeros_like(p) for p in run.model.parameters()]
+    expected_theta = torch.zeros(2)
+    for losses in parts:
+        (balancer(losses) / 2).backward(retain_graph=True)
+        assert balancer.weights is not None
+        grads = torch.autograd.grad((balancer.weights * losses).sum() / 2, list(run.model.parameters()))
+        expected_network = [e + g for e, g in zip(expected_network, grads, strict=True)]
+        step = cp.functional.bpgs(balancer.theta, losses)
+        assert step.gradient is not None
+        expected_theta = expected_theta + step.gradient / 2
+    start = cp.BPGS(2)
+    start(parts[0])
+    assert torch.equal(start.theta, balancer.theta)
+    for parameter, expected in zip(run.model.parameters(), expected_network, strict=True):
+        torch.testing.assert_close(parameter.grad, expected)
+    torch.testing.assert_close(balancer.theta.grad, expected_theta)
+
+
+def test_autocast_changes_nothing_inside() -> None:
+    model, x, y = problem()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = model(x)
+        losses = [nn.functional.mse_loss(out[:, i].float(), y[:, i]) for i in range(2)]
+        inside = cp.BPGS(2)(losses)
+    assert torch.equal(inside, cp.BPGS(2)(losses))
+
+
+REPLICAS = 120
+
+
+def replica_options(name: str) -> dict[str, Any]:
+    return {"seed": 5} if name == "rlw" else {}
+
+
+@pytest.mark.parametrize("name", cp.methods())
+def test_stacked_replicas_are_separate_balancers(name: str) -> None:
+    """120 replicas with losses (120, T) against 120 balancers: values, weights, gradients, state, over many steps."""
+    method, tasks, rounds = cp.describe(name), 3, 6
+    stacked = cp.make(name, tasks, batch_shape=(REPLICAS,), **replica_options(name)).double()
+    single = [cp.make(name, tasks, **({"seed": 5 + i} if name == "rlw" else {})).double() for i in range(REPLICAS)]
+    generator = torch.Generator().manual_seed(1)
+    for count in range(rounds):
+        losses = 10 ** torch.randn(REPLICAS, tasks, generator=generator, dtype=torch.float64)
+        if count == 2:
+            losses[::7, 1] = torch.nan
+        kpis = torch.rand(REPLICAS, tasks, generator=generator, dtype=torch.float64)
+        leaf = losses.clone().requires_grad_()
+        value = stacked(leaf, **({"kpis": kpis} if method.needs == ("kpis",) else {}))
+        value.sum().backward()
+        assert value.shape == (REPLICAS,)
+        assert stacked.weights is not None
+        for i, balancer in enumerate(single):
+            alone = balancer(losses[i], **({"kpis": kpis[i]} if method.needs == ("kpis",) else {}))
+            if alone.requires_grad:
+                alone.backward()
+            torch.testing.assert_close(value[i].detach(), alone.detach(), rtol=1e-12, atol=1e-14)
+            torch.testing.assert_close(stacked.weights[i], balancer.weights, rtol=1e-12, atol=1e-300)
+            for mine, other in zip(stacked.parameters(), balancer.parameters(), strict=True):
+                assert mine.grad is not None
+                assert other.grad is not None
+                torch.testing.assert_close(mine.grad[i], other.grad, rtol=1e-11, atol=1e-9)
+        after = losses * torch.rand(REPLICAS, tasks, generator=generator, dtype=torch.float64)
+        stacked.step_end(after)
+        stacked.epoch_end()
+        for i, balancer in enumerate(single):
+            balancer.step_end(after[i])
+            balancer.epoch_end()
+
+
+def test_batched_losses_by_name() -> None:
+    balancer = cp.BPGS(["a", "b"], batch_shape=(5,))
+    a, b = torch.rand(5) + 0.1, 100 * torch.rand(5) + 1
+    torch.testing.assert_close(balancer({"a": a, "b": b}), cp.BPGS(2, batch_shape=(5,))(torch.stack((a, b), -1)))
+    with pytest.raises(ValueError, match=r"task 'a' has shape \(\), expected shape \(5,\)"):
+        balancer({"a": a[0], "b": b})
+
+
+def test_param_groups_have_no_decay() -> None:
+    balancer = cp.BPGS(3)
+    (group,) = balancer.param_groups(lr=0.1)
+    assert group["weight_decay"] == 0
+    assert group["lr"] == 0.1
+    assert group["params"][0] is balancer.theta
+    assert cp.Static(3).param_groups() == []
+    optimizer = torch.optim.AdamW([{"params": nn.Linear(1, 1).parameters()}, *balancer.param_groups()])
+    assert [g["weight_decay"] for g in optimizer.param_groups] == [0.01, 0.0]
+
+
+@pytest.mark.parametrize("name", cp.methods())
+def test_moves_with_to(name: str) -> None:
+    balancer = cp.make(name, 2).to(torch.float64)
+    assert all(t.dtype == torch.float64 for t in (*balancer.parameters(), *balancer.buffers()) if t.is_floating_point())
+    moved = balancer.to("meta")
+    assert all(t.device.type == "meta" for t in (*moved.parameters(), *moved.buffers()))
+
+
+def test_repr_says_what_it_is() -> None:
+    text = repr(cp.BPGS(["seg", "depth"], chart="stateless"))
+    assert text == "BPGS(seg, depth, chart=stateless, calibrate=True, split=True, normalise=True)"
+
+
+def test_registry() -> None:
+    assert cp.make("UW_SO", 2).weights is None
+    assert isinstance(cp.make("bpgs", ["a", "b"], theta_gain=1.0), cp.BPGS)
+    assert cp.describe("famo").needs == ("step_end",)
+    assert {cp.describe(name).name for name in cp.methods()} == set(cp.methods())
+    with pytest.raises(ValueError, match="did you mean 'kendall'"):
+        cp.make("kendal", 2)
+    with pytest.raises(AttributeError):
+        cp.describe("bpgs").name = "other"  # type: ignore[misc]
