@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from composed import ComposedKendall, NaiveBPGS
-from timing import FOLDER, compare, save
+from timing import FOLDER, compare, device_work, save
 from torch import Tensor, nn
 
 import counterpoise as cp
@@ -22,15 +22,15 @@ from counterpoise.lab.models import SegNet
 Rows = list[dict[str, Any]]
 
 
-def step_of(balancer: nn.Module, losses: Tensor) -> Callable[[], object]:
+def step_of(balancer: Callable[[Tensor], Tensor], losses: Tensor) -> Callable[[], object]:
     return lambda: balancer(losses).backward()
 
 
-def whole_step_of(balancer: nn.Module, losses: Tensor) -> Callable[[], object]:
+def whole_step_of(balancer: Callable[[Tensor], Tensor], losses: Tensor) -> Callable[[], object]:
     """Forward and backward as one compiled graph."""
 
     def step(leaf: Tensor) -> Tensor:
-        value: Tensor = balancer(leaf)
+        value = balancer(leaf)
         value.backward()
         return value.detach()
 
@@ -63,10 +63,7 @@ def cpu_rows() -> Rows:
             compiled["torchjd UW, step compiled"] = whole_step_of(UW(tasks), draw(tasks, "cpu"))
             compiled["BPGS, step compiled"] = whole_step_of(cp.BPGS(tasks), draw(tasks, "cpu"))
             times = compare(eager | compiled)
-        rows += [
-            {"T": tasks, "case": name, "us": 1e6 * time, "ratio": time / times["torchjd UW"]}
-            for name, time in times.items()
-        ]
+        rows += [{"T": tasks, "case": name, "us": 1e6 * time, "ratio": ratio} for name, (time, ratio) in times.items()]
     return rows
 
 
@@ -91,21 +88,12 @@ def cuda_rows() -> Rows:
                 "T": tasks,
                 "case": name,
                 "us": 1e6 * time,
-                "ratio": time / times["composed Kendall"],
-                "kernels": kernels_of(cases[name]),
+                "ratio": ratio,
+                "kernels": device_work(cases[name])[0],
             }
-            for name, time in times.items()
+            for name, (time, ratio) in times.items()
         ]
     return rows
-
-
-def kernels_of(case: Callable[[], object]) -> int:
-    """How many kernels and copies one call puts on the device."""
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        case()
-        torch.cuda.synchronize()
-    return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in profile.events())
 
 
 def segnet_rows(batch: int = 8, height: int = 288, width: int = 384) -> Rows:
@@ -118,7 +106,8 @@ def segnet_rows(batch: int = 8, height: int = 288, width: int = 384) -> Rows:
 
     def training_step(name: str) -> Callable[[], object]:
         torch.manual_seed(0)
-        model: nn.Module = SegNet().cuda().to(memory_format=torch.channels_last)
+        model = SegNet().cuda()
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         balancer = cp.make(name, ["seg", "depth", "normals"]).cuda()
         groups = [{"params": model.parameters()}, *balancer.param_groups()]
         optimizer = torch.optim.AdamW(groups, lr=5e-4, fused=True)
@@ -140,8 +129,12 @@ def segnet_rows(batch: int = 8, height: int = 288, width: int = 384) -> Rows:
         return step
 
     cases = {name: training_step(name) for name in ("static", "kendall", "bpgs")}
-    times = compare(cases, rounds=25, seconds=0.5, wait=True)
-    return [{"case": name, "ms": 1e3 * time, "difference": time / times["static"] - 1} for name, time in times.items()]
+    times = compare(cases, rounds=200, seconds=0.05, wait=True)
+    rows: Rows = []
+    for name, (time, ratio) in times.items():
+        kernels, busy = device_work(cases[name])
+        rows.append({"case": name, "ms": 1e3 * time, "ratio": ratio, "kernels": kernels, "device ms": 1e3 * busy})
+    return rows
 
 
 def main() -> None:

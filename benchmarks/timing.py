@@ -17,18 +17,28 @@ FOLDER = Path(__file__).parent / "results"
 
 def compare(
     cases: Mapping[str, Callable[[], object]], *, rounds: int = 15, seconds: float = 0.05, wait: bool = False
-) -> dict[str, float]:
-    """The median time of each case in seconds, taken in turns: a slow moment of the machine hits all of them."""
+) -> dict[str, tuple[float, float]]:
+    """For each case its median time in seconds, and the median of its ratio to the first case.
+
+    Cases take turns, and a ratio is taken within a round: a slow moment of the machine hits both of its sides.
+    """
     calls = {}
     for name, case in cases.items():
         for _ in range(20):
             case()
         calls[name] = max(1, int(seconds / _time(case, 20, wait)))
     times: dict[str, list[float]] = {name: [] for name in cases}
-    for _ in range(rounds):
-        for name, case in cases.items():
-            times[name].append(_time(case, calls[name], wait))
-    return {name: statistics.median(values) for name, values in times.items()}
+    for count in range(rounds):
+        for name in (*cases,) if count % 2 else reversed((*cases,)):
+            times[name].append(_time(cases[name], calls[name], wait))
+    base = next(iter(times.values()))
+    return {
+        name: (
+            statistics.median(values),
+            statistics.median(value / other for value, other in zip(values, base, strict=True)),
+        )
+        for name, values in times.items()
+    }
 
 
 def _time(case: Callable[[], object], calls: int, wait: bool) -> float:
@@ -40,6 +50,16 @@ def _time(case: Callable[[], object], calls: int, wait: bool) -> float:
     if wait:
         torch.cuda.synchronize()
     return (time.perf_counter() - start) / calls
+
+
+def device_work(case: Callable[[], object]) -> tuple[int, float]:
+    """How many kernels and copies one call puts on the device, and the seconds it keeps the device busy."""
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        case()
+        torch.cuda.synchronize()
+    events = [event for event in profile.events() if event.device_type.name == "CUDA"]
+    return len(events), 1e-6 * sum(event.time_range.elapsed_us() for event in events)
 
 
 def machine() -> dict[str, str]:

@@ -55,7 +55,7 @@ def test_the_plain_case_is_one_kernel_launch() -> None:
     balancer(losses)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         balancer(losses)
-    launched = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    launched = [event for event in profile.events() if event.device_type.name == "CUDA"]
     assert [event.name for event in launched] == ["_bpgs"]
 
 
@@ -127,10 +127,9 @@ def test_a_captured_step_replays_as_it_ran(name: str) -> None:
     with torch.cuda.graph(graph):
         step(model, balancer, optimizer, static)
     model.load_state_dict(start)  # start over in place: the graph holds these addresses
-    kappa = balancer.kappa.clone() if isinstance(balancer, cp.DTP) else None
     balancer.reset()
-    if kappa is not None:
-        balancer.kappa.copy_(kappa)  # type: ignore[operator, union-attr]
+    if isinstance(balancer, cp.DTP):
+        balancer.kappa.copy_(torch.tensor([0.9, 0.5, 0.2]))
     for state in optimizer.state.values():
         for value in state.values():
             value.zero_()

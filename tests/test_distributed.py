@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import counterpoise as cp
@@ -93,7 +93,7 @@ CASES = ["all present", "absent on some ranks", "absent everywhere", "uneven cou
 def outcome(request: pytest.FixtureRequest) -> tuple[int, list[dict[tuple[str, str], list[Any]]]]:
     world = request.param
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(worker, (world, folder), nprocs=world)  # type: ignore[no-untyped-call]
+        spawn(worker, (world, folder), nprocs=world)
         return world, [torch.load(Path(folder) / f"{rank}.pt") for rank in range(world)]
 
 

@@ -26,7 +26,8 @@ class Run:
 
     def losses(self) -> Tensor:
         batch = slice(16 * (self.step_count % 8), 16 * (self.step_count % 8) + 16)
-        return (self.model(self.x[batch]) - self.y[batch]).square().mean(0)
+        errors: Tensor = (self.model(self.x[batch]) - self.y[batch]).square()
+        return errors.mean(0)
 
     def step(self) -> None:
         losses = self.losses()
@@ -41,7 +42,7 @@ class Run:
 
     def save(self) -> io.BytesIO:
         file = io.BytesIO()
-        parts = {"model": self.model, "balancer": self.balancer, "optimizer": self.optimizer}
+        parts: dict[str, Any] = {"model": self.model, "balancer": self.balancer, "optimizer": self.optimizer}
         torch.save({key: part.state_dict() for key, part in parts.items()} | {"step": self.step_count}, file)
         file.seek(0)
         return file
@@ -82,7 +83,7 @@ def test_copies_and_pickles_go_on_alike(name: str) -> None:
     extra = needs(run.method, losses)
     expected = run.balancer(losses, **extra).detach()
     for other in (copy.deepcopy(run.balancer), pickle.loads(pickle.dumps(run.balancer))):
-        assert torch.equal(other.weights, run.balancer.weights)
+        torch.testing.assert_close(other.weights, run.balancer.weights, rtol=0, atol=0)
         other.step_end(losses)
         assert repr(other) == repr(run.balancer)
     run.balancer.step_end(losses)

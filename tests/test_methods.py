@@ -13,6 +13,7 @@ import counterpoise as cp
 from counterpoise.functional import AdamState, Step, adam, normal, uniform
 
 LOSSES = torch.tensor([0.3, 4.0, 70.0], dtype=torch.float64)
+KPIS = torch.tensor([0.9, 0.5, 0.2], dtype=torch.float64)
 COORDINATES = torch.tensor([-0.7, 0.2, 1.5], dtype=torch.float64)
 
 
@@ -31,8 +32,8 @@ def prepare(name: str) -> cp.Balancer:
     for parameter in balancer.parameters():
         with torch.no_grad():
             parameter.copy_(COORDINATES)
-    if name == "bpgs":
-        balancer.calibrated.fill_(True)  # type: ignore[union-attr, operator]
+    if isinstance(balancer, cp.BPGS):
+        balancer.calibrated.fill_(True)
     return balancer
 
 
@@ -52,7 +53,6 @@ OBJECTIVES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "dwa": lambda x, still, s: x.sum(),  # during the first two epochs
     "dtp": lambda x, still, s: (-(1 - KPIS) * KPIS.log() * x).sum(),
 }
-KPIS = torch.tensor([0.9, 0.5, 0.2], dtype=torch.float64)
 
 
 def difference(f: Callable[[Tensor], Tensor], at: Tensor, relative: float = 1e-6) -> Tensor:

@@ -30,7 +30,8 @@ def train(name: str, steps: int = STEPS, **options: Any) -> tuple[Tensor, Tensor
     optimizer = torch.optim.Adam([{"params": model.parameters()}, *balancer.param_groups()], lr=0.01)
 
     def losses() -> Tensor:
-        return (model(x) - y).square().mean(0)
+        errors: Tensor = (model(x) - y).square()
+        return errors.mean(0)
 
     first = losses().detach()
     for step in range(steps):

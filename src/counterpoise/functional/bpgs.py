@@ -25,7 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 def _pure(function: Function) -> Function:
     """Lets a compiler take the function as it is: guards on what stands inside cost more than the step."""
-    torch.compiler.allow_in_graph(function)  # type: ignore[no-untyped-call]
+    torch.compiler.allow_in_graph(function)
     return function
 
 

@@ -60,9 +60,7 @@ class Weighting(Balancer):
         del shared, features  # a weighted sum needs no task gradients
         objective: Tensor = self(losses, **needs)
         total = objective.sum()
-        (total if scaler is None else scaler.scale(total)).backward(  # type: ignore[no-untyped-call]
-            retain_graph=retain_graph
-        )
+        (total if scaler is None else scaler.scale(total)).backward(retain_graph=retain_graph)
         return objective.detach()
 
     def _step(self, values: Tensor, counts: Tensor | None, learning: bool) -> tuple[Step, Step]:
