@@ -13,7 +13,9 @@ from .base import Weighting
 
 
 @register(
-    "imtl-l", paper="Liu et al. 2021", summary="learned scales: Kendall's rule from another derivation, twice as fast"
+    "imtl-l",
+    paper="Liu et al. 2021",
+    summary="learned scales: Kendall's rule from another derivation, with twice its gradient",
 )
 class IMTLL(Weighting):
     r"""The loss balance of impartial multi-task learning (Liu et al., ICLR 2021).

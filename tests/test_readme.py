@@ -1,0 +1,36 @@
+"""The README is code and data: both are checked."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import counterpoise as cp
+
+TEXT = (Path(__file__).parent.parent / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+
+
+def table() -> str:
+    """The table of methods as the registry has it."""
+    lines = ["| method | class | when to use it | paper | needs |", "| --- | --- | --- | --- | --- |"]
+    for name in cp.methods():
+        m = cp.describe(name)
+        needs = ", ".join(f"`{need}`" for need in m.needs)
+        cells = (f"`{name}`", f"`cp.{m.build.__name__}`", m.summary, m.paper or "–", needs or "–")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def test_the_table_is_the_registry() -> None:
+    found = re.search(r"<!-- methods -->\n(.*?)\n?<!-- /methods -->", TEXT, re.DOTALL)
+    assert found is not None
+    assert found[1] == table(), f"put this between the markers of README.md:\n{table()}"
+
+
+def test_the_blocks_run_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(BLOCKS) >= 2
+    names: dict[str, object] = {}
+    for block in BLOCKS:
+        exec(compile(block, "README.md", "exec"), names)
+    assert "tensor(" in capsys.readouterr().out
