@@ -16,7 +16,8 @@ def load(name: str) -> dict[str, Any]:
 
 
 def origin(machine: dict[str, str]) -> str:
-    return f"{machine['date']}: {machine.get('gpu') or machine['cpu']}, torch {machine['torch']}, Python {machine['python']}."
+    device = machine.get("gpu") or machine["cpu"]
+    return f"{machine['date']}: {device}, torch {machine['torch']}, Python {machine['python']}."
 
 
 def by_tasks(name: str) -> str:

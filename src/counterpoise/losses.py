@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import NamedTuple, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,12 +11,8 @@ Losses: TypeAlias = Tensor | Mapping[str, Tensor | None] | Sequence[Tensor | Non
 """A tensor of shape (…, T), or one scalar per task: by name, or in the order of the tasks. None is an absent task."""
 
 
-class Gathered(NamedTuple):
-    """Losses that passed the checks."""
-
-    values: Tensor  # (…, T), detached; NaN where no loss was given
-    inputs: tuple[Tensor, ...]  # what gradients flow back to
-    slots: tuple[int, ...] | None  # the task of each input; None: the one input is the whole vector
+Slots: TypeAlias = tuple[int, ...] | None
+"""The task of each loss that was given; None: one tensor holds them all."""
 
 
 def task_names(tasks: int | Sequence[str]) -> tuple[str, ...]:
@@ -40,14 +36,17 @@ def task_names(tasks: int | Sequence[str]) -> tuple[str, ...]:
 
 def gather(
     losses: Losses, tasks: tuple[str, ...], batch_shape: tuple[int, ...], device: torch.device | None
-) -> Gathered:
-    """Checks losses and brings them into one vector; an error names the task, what was given and what was expected."""
+) -> tuple[Tensor, Slots, tuple[Tensor, ...]]:
+    """Checks losses; an error names the task, what was given and what was expected.
+
+    Returns their values in one detached vector (…, T), NaN where a task has none; and what gradients flow back to.
+    """
     if isinstance(losses, Tensor):
         if not _fits(losses, (*batch_shape, len(tasks)), device):
             _refuse(
                 losses, "the tensor of losses", (*batch_shape, len(tasks)), device, f"one for each of {_listed(tasks)}"
             )
-        return Gathered(losses.detach(), (losses,), None)
+        return losses.detach(), None, (losses,)
     given = [(slot, loss) for slot, loss in _by_slot(losses, tasks) if loss is not None]
     for slot, loss in given:
         if not isinstance(loss, Tensor):
@@ -58,16 +57,26 @@ def gather(
             _refuse(loss, f"the loss of task {tasks[slot]!r}", batch_shape, expected_device, advice)
     slots = tuple(slot for slot, _ in given)
     inputs = tuple(loss for _, loss in given)
-    return Gathered(_vector(inputs, slots, tasks, batch_shape, device), inputs, slots)
+    return _vector(inputs, slots, tasks, batch_shape, device), slots, inputs
 
 
-def check_finite(gathered: Gathered, tasks: tuple[str, ...]) -> None:
-    """Raises on a loss that is not finite. Reads the values, so it waits for the device."""
-    slots = range(len(tasks)) if gathered.slots is None else gathered.slots
-    for slot in slots:
-        value = gathered.values[..., slot]
+def check_finite(values: Tensor, slots: Slots, tasks: tuple[str, ...]) -> None:
+    """Raises on a loss that was given and is not finite. Reads the values, so it waits for the device."""
+    for slot in range(len(tasks)) if slots is None else slots:
+        value = values[..., slot]
         if not bool(torch.isfinite(value).all()):
             raise ValueError(f"the loss of task {tasks[slot]!r} is not finite: {value.tolist()} (strict=True)")
+
+
+def not_finite(values: Tensor, slots: Slots) -> tuple[int, ...]:
+    """The tasks whose own graph might turn a zero gradient into NaN.
+
+    Only where looking is free: on the CPU, outside a compiled graph. Elsewhere such a task gets a zero gradient.
+    """
+    if slots is None or values.device.type != "cpu" or values.dim() > 1 or torch.compiler.is_compiling():
+        return ()
+    finite = torch.isfinite(values).tolist()
+    return tuple(slot for slot in slots if not finite[slot])
 
 
 def _by_slot(losses: object, tasks: tuple[str, ...]) -> Iterator[tuple[int, Tensor | None]]:

@@ -11,8 +11,8 @@ from torch.amp.grad_scaler import GradScaler
 from .. import distributed
 from ..balancer import Balancer
 from ..functional import Step
-from ..losses import Gathered, Losses, check_finite, gather
-from ..objective import Objective, Route
+from ..losses import Losses, check_finite, gather, not_finite
+from ..objective import Objective
 
 
 class Weighting(Balancer):
@@ -35,17 +35,17 @@ class Weighting(Balancer):
         Its `backward` gives each loss its weight, and the balancer's own parameters their gradient. In a process group,
         `counts` (…, T) says how many samples stand behind each local loss, where that differs between ranks.
         """
-        gathered = gather(losses, self.tasks, self.batch_shape, self._device())
+        learned, learning = self.learned, self.learning
+        values, slots, inputs = gather(losses, self.tasks, self.batch_shape, self._device(learned))
         if self.strict:
-            check_finite(gathered, self.tasks)
-        learning = self.learning
-        learned = self.learned
-        step, local = self._step(gathered.values, counts, learning)
+            check_finite(values, slots, self.tasks)
+        step, local = self._step(values, counts, learning)
         self._last.weights = step.weights
-        if not gathered.inputs and learned is None:
+        if not inputs and learned is None:
             return step.objective.requires_grad_()  # nothing to attach to: a leaf, so that backward still runs
-        route = Route(gathered.slots, _not_finite(gathered), self.linear)
-        return Objective.apply(local, route, learned, *gathered.inputs)  # type: ignore[no-any-return, no-untyped-call]
+        return Objective.apply(  # type: ignore[no-any-return, no-untyped-call]
+            local, learned, self.linear, slots, not_finite(values, slots), *inputs
+        )
 
     def backward(
         self,
@@ -72,21 +72,8 @@ class Weighting(Balancer):
         step = self.weigh(mean, learning)
         return step, step._replace(weights=(step.weights * share).to(step.weights.dtype))
 
-    def _device(self) -> torch.device | None:
-        for held in (self._parameters, self._buffers):
-            for tensor in held.values():
-                if tensor is not None:
-                    return tensor.device
-        return None
-
-
-def _not_finite(gathered: Gathered) -> frozenset[int]:
-    """The tasks whose own graph would turn a zero gradient into NaN.
-
-    Only where looking is free: on the CPU, outside a compiled graph. Elsewhere such a task gets a zero gradient.
-    """
-    values, slots = gathered.values, gathered.slots
-    if slots is None or values.device.type != "cpu" or values.dim() > 1 or torch.compiler.is_compiling():
-        return frozenset()
-    finite = torch.isfinite(values).tolist()
-    return frozenset(slot for slot in slots if not finite[slot])
+    def _device(self, learned: nn.Parameter | None) -> torch.device | None:
+        """Where the balancer lives; None if it has no state to live anywhere."""
+        if learned is not None:
+            return learned.device
+        return next((buffer.device for buffer in self._buffers.values() if buffer is not None), None)

@@ -91,7 +91,7 @@ class FAMO(Weighting):
     @torch.no_grad()
     def step_end(self, losses_after: Losses, *, counts: Tensor | None = None) -> None:
         """Learns from what the optimiser's step did to the losses of the batch."""
-        after = gather(losses_after, self.tasks, self.batch_shape, self._device()).values
+        after, _, _ = gather(losses_after, self.tasks, self.batch_shape, self.logits.device)
         if self.training and distributed.active(self.process_group):
             after, _ = distributed.average(after, counts, self.process_group)
         gradient = famo_gradient(self.logits, self.before.take(), after, self.floor)
