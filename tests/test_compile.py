@@ -1,6 +1,7 @@
 """torch.compile: the whole step in one graph, compiled once."""
 
 import shutil
+from typing import Any
 
 import pytest
 import torch
@@ -73,6 +74,30 @@ def test_every_method_compiles_once(name: str) -> None:
             for balancer in (fast, slow):
                 balancer.step_end(0.9 * losses)
                 balancer.epoch_end()
+
+
+@pytest.mark.parametrize("kind", ["mapping", "sequence", "missing", "none"])
+def test_any_kind_of_losses_compiles(kind: str) -> None:
+    fast, slow = cp.BPGS(["a", "b", "c"]), cp.BPGS(["a", "b", "c"])
+
+    def losses(x: Tensor) -> Any:
+        a, b, c = 100 * x[0], x[1].square(), x[2].exp()
+        return {
+            "mapping": {"a": a, "b": b, "c": c},
+            "sequence": [a, b, c],
+            "missing": {"c": c, "a": a},
+            "none": (a, None, c),
+        }[kind]
+
+    compiled = torch.compile(lambda x: fast(losses(x)), fullgraph=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for seed in range(3):
+            one = torch.rand(3, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+            two = one.detach().clone().requires_grad_()
+            compiled(one).backward()
+            slow(losses(two)).backward()
+            torch.testing.assert_close(one.grad, two.grad)
+            torch.testing.assert_close(fast.weights, slow.weights)
 
 
 def test_backward_and_all_in_one_graph() -> None:

@@ -75,6 +75,11 @@ def test_bad_losses_are_named(losses: Any, error: type[Exception], message: str)
         cp.BPGS(NAMES)(losses)
 
 
+def test_bad_counts_are_named() -> None:
+    with pytest.raises(ValueError, match=r"counts have shape \(2,\), expected \(3,\)"):
+        cp.BPGS(NAMES)(torch.ones(3), counts=torch.ones(2))
+
+
 def test_losses_of_a_stateless_method_must_share_a_device() -> None:
     with pytest.raises(ValueError, match="task 'depth' is on meta, expected cpu"):
         cp.UWO(NAMES)({"seg": torch.tensor(1.0), "depth": torch.tensor(1.0, device="meta")})

@@ -89,7 +89,7 @@ def _by_slot(losses: object, tasks: tuple[str, ...]) -> Iterator[tuple[int, Tens
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ValueError(f"unknown task {name!r}, expected some of {_listed(tasks)}{hint}")
         return ((slot, losses.get(name)) for slot, name in enumerate(tasks))
-    if isinstance(losses, Sequence) and not isinstance(losses, str | bytes):
+    if isinstance(losses, Sequence) and not isinstance(losses, (str, bytes)):
         if len(losses) != len(tasks):
             raise ValueError(f"got {len(losses)} losses, expected {len(tasks)}: one for each of {_listed(tasks)}")
         return iter(enumerate(losses))

@@ -29,7 +29,8 @@ class Objective(torch.autograd.Function):
         # Constants, neither inputs nor outputs: they need no version check, and plain attributes are cheaper.
         ctx.weights, ctx.gradient = step.weights, step.gradient
         ctx.linear, ctx.slots, ctx.cut = linear, slots, cut
-        return step.objective
+        # Old compilers (torch 2.4) trace no function that returns what it was given.
+        return step.objective.clone() if torch.compiler.is_compiling() else step.objective
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

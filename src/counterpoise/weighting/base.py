@@ -37,6 +37,8 @@ class Weighting(Balancer):
         """
         learned, learning = self.learned, self.learning
         values, slots, inputs = gather(losses, self.tasks, self.batch_shape, self._device(learned))
+        if counts is not None and counts.shape != self.shape:
+            raise ValueError(f"counts have shape {tuple(counts.shape)}, expected {self.shape}: one for each task")
         if self.strict:
             check_finite(values, slots, self.tasks)
         step, local = self._step(values, counts, learning)
@@ -76,4 +78,7 @@ class Weighting(Balancer):
         """Where the balancer lives; None if it has no state to live anywhere."""
         if learned is not None:
             return learned.device
-        return next((buffer.device for buffer in self._buffers.values() if buffer is not None), None)
+        for buffer in self._buffers.values():
+            if buffer is not None:
+                return buffer.device
+        return None
