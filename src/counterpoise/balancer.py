@@ -1,15 +1,19 @@
 """A balancer: a weighting of the losses, then an aggregation of the task gradients."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
-from torch.distributed import ProcessGroup
 
 from .losses import Losses, task_names
+
+if TYPE_CHECKING:  # not every build of torch has it
+    from torch.distributed import ProcessGroup
 
 
 class Common(TypedDict, total=False):

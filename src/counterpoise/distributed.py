@@ -1,5 +1,7 @@
 """The few collectives that balancing needs."""
 
+from __future__ import annotations  # not every build of torch has a ProcessGroup
+
 import torch
 import torch.distributed as dist
 from torch import Tensor

@@ -1,5 +1,6 @@
 """What may be passed as losses, and the checks on it."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import NoReturn, TypeAlias
@@ -9,7 +10,6 @@ from torch import Tensor
 
 Losses: TypeAlias = Tensor | Mapping[str, Tensor | None] | Sequence[Tensor | None]
 """A tensor of shape (…, T), or one scalar per task: by name, or in the order of the tasks. None is an absent task."""
-
 
 Slots: TypeAlias = tuple[int, ...] | None
 """The task of each loss that was given; None: one tensor holds them all."""
@@ -75,7 +75,7 @@ def not_finite(values: Tensor, slots: Slots) -> tuple[int, ...]:
     """
     if slots is None or values.device.type != "cpu" or values.dim() > 1 or torch.compiler.is_compiling():
         return ()
-    finite = torch.isfinite(values).tolist()
+    finite = [math.isfinite(value) for value in values.tolist()]
     return tuple(slot for slot in slots if not finite[slot])
 
 

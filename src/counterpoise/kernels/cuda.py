@@ -95,23 +95,24 @@ def bpgs(
     rows = losses.numel() // tasks
     dtype = result_dtype(losses)
     out = torch.empty(rows * (3 * tasks + 1), dtype=dtype, device=losses.device)
-    _bpgs[(rows,)](
-        losses,
-        theta,
-        calibrated,
-        out,
-        rows,
-        tau=radius(tasks, margin),
-        theta_gain=theta_gain,
-        eps_log=eps_log,
-        eps_std=eps_std,
-        largest=torch.finfo(dtype).max,
-        edge=CALIBRATION_EDGE,
-        exponent_limit=EXPONENT_LIMIT,
-        tasks=tasks,
-        block=triton.next_power_of_2(tasks),
-        calibrate=calibrate,
-        num_warps=1,
-    )
+    with torch.cuda.device(losses.device):  # Triton launches on the current device
+        _bpgs[(rows,)](
+            losses,
+            theta,
+            calibrated,
+            out,
+            rows,
+            tau=radius(tasks, margin),
+            theta_gain=theta_gain,
+            eps_log=eps_log,
+            eps_std=eps_std,
+            largest=torch.finfo(dtype).max,
+            edge=CALIBRATION_EDGE,
+            exponent_limit=EXPONENT_LIMIT,
+            tasks=tasks,
+            block=triton.next_power_of_2(tasks),
+            calibrate=calibrate,
+            num_warps=1,
+        )
     weights, gradient, seen = out[: 3 * rows * tasks].view(3, *losses.shape).unbind()
     return Step(out[3 * rows * tasks :].view(losses.shape[:-1]), weights, gradient), seen
