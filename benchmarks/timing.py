@@ -3,7 +3,10 @@
 import json
 import os
 import platform
+import re
+import shutil
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from datetime import date
@@ -64,11 +67,10 @@ def device_work(case: Callable[[], object]) -> tuple[int, float]:
 
 def machine() -> dict[str, str]:
     """Where and when numbers come from."""
-    processor = platform.processor() or platform.machine()
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
-        if line.startswith("model name"):
-            processor = line.split(":", 1)[1].strip()
-            break
+    processor = platform.machine()
+    if shutil.which("lscpu"):
+        named = re.search(r"Model name:\s*(.+)", subprocess.run(["lscpu"], capture_output=True, text=True).stdout)
+        processor = named[1] if named else processor
     facts = {"date": date.today().isoformat(), "cpu": f"{processor}, {os.cpu_count()} cores"}
     if torch.cuda.is_available():
         facts["gpu"] = torch.cuda.get_device_name()

@@ -108,6 +108,20 @@ def test_identities_right_after_calibration(tasks: int) -> None:
     assert gradient.abs().max() <= 1e-11 * share(losses, ref.Options())
 
 
+@pytest.mark.parametrize("options", ref.ALL_VARIANTS, ids=lambda o: f"{o.chart}-{o.split}-{o.normalise}")
+def test_absent_tasks_leave_the_equations_of_the_present_ones(options: ref.Options) -> None:
+    """Five tasks of which two are absent are three tasks in a chart with the radius of five."""
+    theta, losses = draw(5, seed=77)
+    here = [0, 2, 4]
+    losses[1], losses[3] = torch.nan, torch.inf
+    value, weights, flow, gradient = run(build(options, 5, torch.float64), theta, losses)
+    wider = replace(options, margin=radius(5) - math.sqrt(len(here) - 1))
+    expected = run(build(wider, 3, torch.float64), theta[here], losses[here])
+    torch.testing.assert_close((value, weights[here], flow[here], gradient[here]), expected, rtol=1e-12, atol=1e-12)
+    for spread in (weights, flow, gradient):
+        assert spread[1] == spread[3] == 0
+
+
 def test_one_task_has_weight_one() -> None:
     for loss in (1e-12, 0.3, 5e6):
         value, weights, _, _ = run(cp.BPGS(1), None, torch.tensor([loss]))
