@@ -248,6 +248,22 @@ def test_chart_tells_the_last_step() -> None:
     torch.testing.assert_close(at.alpha, balancer.weights)
 
 
+def test_chart_is_not_moved_by_what_happens_to_the_losses() -> None:
+    for tasks in (2, 200):  # the host's kernel and the tensor operations
+        balancer, losses = cp.BPGS(tasks), torch.full((tasks,), 3.0)
+        balancer(losses)
+        losses.mul_(100)
+        assert balancer.chart is not None
+        assert balancer.chart.mu.item() == pytest.approx(math.log(3.0))
+
+
+def test_nothing_overflows_far_outside() -> None:
+    theta = torch.tensor([-900.0, -2000.0, 5.0, 1e4], dtype=torch.float64)
+    losses = torch.tensor([1e-30, 1e38, 1.0, 1e30], dtype=torch.float64)
+    for step in (bpgs(theta, losses), host_step(theta, losses, calibrate=False)[0]):
+        assert all(part is not None and torch.isfinite(part).all() for part in step)
+
+
 def test_theta_gain_touches_theta_alone() -> None:
     theta, losses = draw(3, seed=11)
     low = run(build(replace(ref.Options(), theta_gain=1.0), 3, torch.float64), theta, losses)
@@ -258,7 +274,14 @@ def test_theta_gain_touches_theta_alone() -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("chart", "bathc"), ("margin", 0.0), ("eps_log", -1.0), ("eps_std", 0.0), ("s_min", 20.0)],
+    [
+        ("theta_gain", math.nan),
+        ("chart", "bathc"),
+        ("margin", 0.0),
+        ("eps_log", -1.0),
+        ("eps_std", 0.0),
+        ("s_min", 20.0),
+    ],
 )
 def test_bad_options_are_named(option: str, value: object) -> None:
     with pytest.raises(ValueError, match=option):

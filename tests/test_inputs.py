@@ -78,6 +78,20 @@ def test_bad_losses_are_named(losses: Any, error: type[Exception], message: str)
 def test_bad_counts_are_named() -> None:
     with pytest.raises(ValueError, match=r"counts have shape \(2,\), expected \(3,\)"):
         cp.BPGS(NAMES)(torch.ones(3), counts=torch.ones(2))
+    with pytest.raises(TypeError, match=r"counts must be a tensor .* got list"):
+        cp.BPGS(NAMES)(torch.ones(3), counts=[1, 2, 3])
+
+
+def test_bad_seeds_are_named() -> None:
+    with pytest.raises(TypeError, match=r"seed is 1.7"):
+        cp.RLW(3, seed=1.7)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"seed has shape \(2,\)"):
+        cp.RLW(3, seed=[1, 2], batch_shape=(3,))
+
+
+def test_no_graph_is_attached_where_gradients_are_off() -> None:
+    with torch.no_grad():
+        assert not cp.Static(2)([None, None]).requires_grad
 
 
 def test_losses_of_a_stateless_method_must_share_a_device() -> None:

@@ -209,7 +209,7 @@ def test_stacked_replicas_are_separate_balancers(name: str) -> None:
 
 
 def test_batched_losses_by_name() -> None:
-    balancer = cp.BPGS(["a", "b"], batch_shape=(5,))
+    balancer = cp.BPGS(["a", "b"], batch_shape=5)
     a, b = torch.rand(5) + 0.1, 100 * torch.rand(5) + 1
     torch.testing.assert_close(balancer({"a": a, "b": b}), cp.BPGS(2, batch_shape=(5,))(torch.stack((a, b), -1)))
     with pytest.raises(ValueError, match=r"task 'a' has shape \(\), expected shape \(5,\)"):
@@ -228,11 +228,31 @@ def test_param_groups_have_no_decay() -> None:
 
 
 @pytest.mark.parametrize("name", cp.methods())
+def test_state_stays_wide_when_the_model_is_halved(name: str) -> None:
+    model = nn.ModuleDict({"net": nn.Linear(2, 2), "balancer": cp.make(name, 2)}).half()
+    assert model["net"].weight.dtype == torch.float16
+    held = (*model["balancer"].parameters(), *model["balancer"].buffers())
+    assert all(t.dtype == torch.float32 for t in held if t.is_floating_point())
+
+
+@pytest.mark.parametrize("name", cp.methods())
 def test_moves_with_to(name: str) -> None:
     balancer = cp.make(name, 2).to(torch.float64)
     assert all(t.dtype == torch.float64 for t in (*balancer.parameters(), *balancer.buffers()) if t.is_floating_point())
     moved = balancer.to("meta")
     assert all(t.device.type == "meta" for t in (*moved.parameters(), *moved.buffers()))
+
+
+def test_a_copy_shares_its_process_group() -> None:
+    class Group:
+        def __deepcopy__(self, memo: object) -> None:
+            raise TypeError("cannot be copied")
+
+    balancer = cp.BPGS(2)
+    balancer.process_group = Group()  # type: ignore[assignment]
+    twin = copy.deepcopy(balancer)
+    assert twin.process_group is balancer.process_group
+    assert twin.theta is not balancer.theta
 
 
 def test_repr_says_what_it_is() -> None:
@@ -247,5 +267,10 @@ def test_registry() -> None:
     assert {cp.describe(name).name for name in cp.methods()} == set(cp.methods())
     with pytest.raises(ValueError, match="did you mean 'kendall'"):
         cp.make("kendal", 2)
+    with pytest.raises(TypeError, match="BPGS has no option 'thetagain': did you mean 'theta_gain'"):
+        cp.make("bpgs", 2, thetagain=1.0)
+    assert cp.make("dwa", 2, max_epoch_steps=None, strict=True).strict
+    with pytest.raises(ValueError, match="unknown space 'los'"):
+        cp.methods("los")  # type: ignore[arg-type]
     with pytest.raises(AttributeError):
         cp.describe("bpgs").name = "other"  # type: ignore[misc]

@@ -246,8 +246,13 @@ def test_static_takes_weights() -> None:
     value, gradient = flow(cp.Static(3, weights=[1.0, 0.5, 0.0]), LOSSES.float())
     assert gradient.tolist() == [1.0, 0.5, 0.0]
     assert value.item() == pytest.approx(2.3)
-    with pytest.raises(ValueError, match=r"shape \(2,\), expected \(3,\)"):
+    assert cp.Static(["a", "b"], weights={"b": 2.0, "a": 1.0}).weight.tolist() == [1.0, 2.0]
+    with pytest.raises(ValueError, match=r"weights have shape \(2,\), expected \(3,\)"):
         cp.Static(3, weights=[1.0, 2.0])
+    with pytest.raises(ValueError, match="weights are given for 'a', expected 'a', 'b'"):
+        cp.Static(["a", "b"], weights={"a": 1.0})
+    with pytest.raises(ValueError, match=r"min_losses have shape \(2,\), expected \(3,\)"):
+        cp.FAMO(3, min_losses=[0.0, 0.0])
 
 
 def test_what_a_method_needs_is_asked_for_by_name() -> None:
@@ -256,8 +261,14 @@ def test_what_a_method_needs_is_asked_for_by_name() -> None:
         cp.DTP(2)(losses)
     with pytest.raises(ValueError, match=r"expected a number in \(0, 1\)"):
         cp.DTP(2)(losses, kpis=[0.5, 1.5])
-    with pytest.raises(ValueError, match="unknown task 'c'"):
+    with pytest.raises(ValueError, match=r"task 'task_0' is 50.0, expected a number in \(0, 1\)"):
+        cp.DTP(2)(losses, kpis=torch.tensor([50.0, 80.0]))
+    with pytest.raises(ValueError, match=r"kpis are given for \['c'\], expected some of \['a', 'b'\]"):
         cp.DTP(["a", "b"])(losses, kpis={"c": 0.5})
+    with pytest.raises(ValueError, match=r"kpis are given for \[\]"):
+        cp.DTP(["a", "b"])(losses, kpis={})
+    with pytest.raises(ValueError, match=r"kpis have shape \(1,\), expected \(2,\)"):
+        cp.DTP(2)(losses, kpis=[0.5])
     famo = cp.FAMO(2)
     famo(losses)
     with pytest.raises(RuntimeError, match=r"step_end\(losses_after\)"):
@@ -268,6 +279,35 @@ def test_what_a_method_needs_is_asked_for_by_name() -> None:
             forgetful(losses)
         with pytest.raises(RuntimeError, match=r"epoch_end\(\)"):
             forgetful(losses)
+
+
+def test_famo_learns_only_from_training_calls() -> None:
+    balancer = cp.FAMO(2)
+    balancer.step_end(torch.tensor([1.0, 0.5]))  # nothing to compare with
+    assert balancer.adam_step == 0
+    balancer(torch.ones(2))
+    balancer.step_end(torch.tensor([1.0, 0.5]))
+    learned = balancer.logits.clone()
+    balancer.eval()
+    balancer(torch.ones(2))
+    balancer.step_end(torch.tensor([0.1, 0.5]))
+    assert torch.equal(balancer.logits, learned)
+    strict = cp.FAMO(2, strict=True)
+    strict(torch.ones(2))
+    with pytest.raises(ValueError, match="'task_1' is not finite"):
+        strict.step_end(torch.tensor([1.0, torch.nan]))
+
+
+def test_dtp_hears_no_indicators_in_evaluation() -> None:
+    balancer = cp.DTP(2)
+    balancer(torch.ones(2), kpis=[0.5, 0.5])
+    balancer.eval()
+    balancer(torch.ones(2), kpis=[0.9, 0.9])
+    assert balancer.kappa.tolist() == [0.5, 0.5]
+    balancer.train()
+    with pytest.raises(ValueError, match="got 3 losses"):
+        balancer([torch.ones(())] * 3, kpis=[0.9, 0.9])
+    assert balancer.kappa.tolist() == [0.5, 0.5]
 
 
 def test_famo_accumulates() -> None:

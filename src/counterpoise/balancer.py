@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ if TYPE_CHECKING:  # not every build of torch has it
 class Common(TypedDict, total=False):
     """Options that every balancer takes."""
 
-    batch_shape: tuple[int, ...]
+    batch_shape: int | tuple[int, ...]
     """Leading dimensions of the losses: (120,) balances 120 replicas at once, each with its own state."""
     strict: bool
     """Raise on a loss that is not finite instead of leaving its task out. This waits for the device at every step."""
@@ -32,7 +33,7 @@ class Last:
 
     weights: Tensor | None = None
     theta: Tensor | list[float] | None = None
-    losses: Tensor | None = None
+    losses: Tensor | list[float] | None = None
 
 
 class Balancer(nn.Module, ABC):
@@ -42,13 +43,13 @@ class Balancer(nn.Module, ABC):
         self,
         tasks: int | Sequence[str],
         *,
-        batch_shape: tuple[int, ...] = (),
+        batch_shape: int | tuple[int, ...] = (),
         strict: bool = False,
         process_group: ProcessGroup | None = None,
     ) -> None:
         super().__init__()
         self.tasks = task_names(tasks)
-        self.batch_shape = tuple(batch_shape)
+        self.batch_shape = (batch_shape,) if isinstance(batch_shape, int) else tuple(batch_shape)
         self.strict = strict
         self.process_group = process_group
         self._last = Last()
@@ -100,6 +101,24 @@ class Balancer(nn.Module, ABC):
         """Optimiser groups for what the balancer learns: no weight decay, and any other `options` (such as lr)."""
         parameters = list(self.parameters())
         return [{"params": parameters, "weight_decay": 0.0, **options}] if parameters else []
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Moves, but never below float32: averages over many steps drown in half precision."""
+
+        def wide(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            narrow = moved.is_floating_point() and moved.element_size() < 4
+            return tensor.to(moved.device) if narrow else moved
+
+        return super()._apply(wide, recurse)  # type: ignore[no-any-return, no-untyped-call]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A copy averages in the same process group: a group cannot be copied."""
+        memo[id(self.process_group)] = self.process_group
+        new = type(self).__new__(type(self))
+        memo[id(self)] = new
+        new.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return new
 
     def extra_repr(self) -> str:
         return ", ".join(self.tasks) + (f", batch_shape={self.batch_shape}" if self.batch_shape else "")

@@ -11,6 +11,9 @@ from torch import Tensor
 Losses: TypeAlias = Tensor | Mapping[str, Tensor | None] | Sequence[Tensor | None]
 """A tensor of shape (…, T), or one scalar per task: by name, or in the order of the tasks. None is an absent task."""
 
+PerTask: TypeAlias = Tensor | Mapping[str, float] | Sequence[float]
+"""One number for each task: by name, or in the order of the tasks."""
+
 Slots: TypeAlias = tuple[int, ...] | None
 """The task of each loss that was given; None: one tensor holds them all."""
 
@@ -32,6 +35,22 @@ def task_names(tasks: int | Sequence[str]) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise ValueError(f"task names must differ from each other, got {list(names)}")
     return names
+
+
+def per_task(
+    what: str, given: PerTask | None, default: float, tasks: tuple[str, ...], shape: tuple[int, ...]
+) -> Tensor:
+    """An option with one number for each task as a tensor of `shape`: by name, in order, or the default for all."""
+    if given is None:
+        return torch.full(shape, default)
+    if isinstance(given, Mapping):
+        if set(given) != set(tasks):
+            raise ValueError(f"{what} are given for {_listed(tuple(given))}, expected {_listed(tasks)}")
+        given = [given[task] for task in tasks]
+    values = torch.as_tensor(given, dtype=torch.get_default_dtype())
+    if values.shape not in (shape, (len(tasks),)):
+        raise ValueError(f"{what} have shape {tuple(values.shape)}, expected {shape}: one for each task")
+    return values.expand(shape).clone()
 
 
 def gather(
@@ -66,6 +85,14 @@ def check_finite(values: Tensor, slots: Slots, tasks: tuple[str, ...]) -> None:
         value = values[..., slot]
         if not bool(torch.isfinite(value).all()):
             raise ValueError(f"the loss of task {tasks[slot]!r} is not finite: {value.tolist()} (strict=True)")
+
+
+def check_counts(counts: object, shape: tuple[int, ...]) -> None:
+    """Refuses anything but a tensor with one number of samples for each loss."""
+    if not isinstance(counts, Tensor):
+        raise TypeError(f"counts must be a tensor of shape {shape}, got {type(counts).__name__}")
+    if counts.shape != shape:
+        raise ValueError(f"counts have shape {tuple(counts.shape)}, expected {shape}: one for each task")
 
 
 def not_finite(values: Tensor, slots: Slots) -> tuple[int, ...]:

@@ -1,9 +1,10 @@
 """What methods there are: a frozen description for each, behind `methods`, `describe` and `make`."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from .balancer import Balancer
 
@@ -40,6 +41,8 @@ def register(
 
 def methods(space: Space | None = None) -> list[str]:
     """The names of all methods, or of those of one space."""
+    if space not in (None, *get_args(Space)):
+        raise ValueError(f"unknown space {space!r}, expected one of {', '.join(map(repr, get_args(Space)))}")
     return sorted(name for name, method in _METHODS.items() if space in (None, method.space))
 
 
@@ -55,4 +58,17 @@ def describe(name: str) -> Method:
 
 def make(name: str, tasks: int | Sequence[str], **options: Any) -> Balancer:
     """Builds a balancer by name: `make("bpgs", ["seg", "depth"])`."""
-    return describe(name).build(tasks, **options)
+    method = describe(name)
+    known = {p for kind in method.build.__mro__ if issubclass(kind, Balancer) for p in _keywords(kind)}
+    for option in options:
+        if option not in known:
+            near = get_close_matches(option, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"expected some of {', '.join(sorted(known))}"
+            raise TypeError(f"{method.build.__name__} has no option {option!r}: {hint}")
+    return method.build(tasks, **options)
+
+
+def _keywords(kind: type[Balancer]) -> list[str]:
+    """The named options of a class's own constructor."""
+    parameters = inspect.signature(kind.__init__).parameters.values()
+    return [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in ("self", "tasks")]

@@ -16,7 +16,7 @@ from .step import Step, finish
 
 ChartKind = Literal["batch", "stateless"]
 
-EXPONENT_LIMIT = 700.0  # exp of more overflows float64, and 0 · ∞ would poison θ
+EXPONENT_LIMIT = 600.0  # ω·L must stay under the range of float64: 0 · ∞ would poison θ
 CALIBRATION_EDGE = 1e-4  # calibration keeps σ(θ) this far from 0 and 1
 
 

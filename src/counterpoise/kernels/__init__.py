@@ -9,7 +9,8 @@ from torch import Tensor
 from ..functional import Step
 from . import host
 
-Kernel = Callable[..., tuple[Step, Tensor | list[float]]]
+Seen = tuple[Tensor, Tensor] | tuple[list[float], list[float]]  # the θ and the losses that a step was taken at
+Kernel = Callable[..., tuple[Step, Seen]]
 
 HOST_LIMIT = 128  # tasks; beyond, tensor operations overtake the interpreter
 

@@ -70,12 +70,13 @@ def _bpgs(  # type: ignore[no-untyped-def]
     limit = tl.full((block,), largest, tl.float64)
     gradient = tl.where(gradient > limit, limit, tl.where(gradient < -limit, -limit, gradient))
 
-    # One allocation holds all results: the weights, the gradients, the coordinates used, and the objectives.
+    # One allocation holds all results: weights, gradients, the coordinates and losses used, and the objectives.
     kind = out.dtype.element_ty
     tl.store(out + at, alpha.to(kind), inside)
     tl.store(out + rows * tasks + at, gradient.to(kind), inside)
     tl.store(out + 2 * rows * tasks + at, coordinate.to(kind), inside)
-    tl.store(out + 3 * rows * tasks + row, tl.sum(alpha * x, 0).to(kind))
+    tl.store(out + 3 * rows * tasks + at, raw.to(kind), inside)
+    tl.store(out + 4 * rows * tasks + row, tl.sum(alpha * x, 0).to(kind))
 
 
 def bpgs(
@@ -88,13 +89,13 @@ def bpgs(
     margin: float,
     eps_log: float,
     eps_std: float,
-) -> tuple[Step, Tensor]:
-    """Calibrates θ in place where it is due; returns the step and the θ it was taken at."""
+) -> tuple[Step, tuple[Tensor, Tensor]]:
+    """Calibrates θ in place where it is due; returns the step, and the θ and the losses it was taken at."""
     losses = losses.contiguous()
     tasks = losses.shape[-1]
     rows = losses.numel() // tasks
     dtype = result_dtype(losses)
-    out = torch.empty(rows * (3 * tasks + 1), dtype=dtype, device=losses.device)
+    out = torch.empty(rows * (4 * tasks + 1), dtype=dtype, device=losses.device)
     with torch.cuda.device(losses.device):  # Triton launches on the current device
         _bpgs[(rows,)](
             losses,
@@ -114,5 +115,5 @@ def bpgs(
             calibrate=calibrate,
             num_warps=1,
         )
-    weights, gradient, seen = out[: 3 * rows * tasks].view(3, *losses.shape).unbind()
-    return Step(out[3 * rows * tasks :].view(losses.shape[:-1]), weights, gradient), seen
+    weights, gradient, *seen = out[: 4 * rows * tasks].view(4, *losses.shape).unbind()
+    return Step(out[4 * rows * tasks :].view(losses.shape[:-1]), weights, gradient), (seen[0], seen[1])

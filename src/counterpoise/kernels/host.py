@@ -29,20 +29,19 @@ def bpgs(
     margin: float,
     eps_log: float,
     eps_std: float,
-) -> tuple[Step, list[float]]:
-    """Calibrates θ in place where it is due; returns the step and the θ it was taken at."""
+) -> tuple[Step, tuple[list[float], list[float]]]:
+    """Calibrates θ in place where it is due; returns the step, and the θ and the losses it was taken at."""
     values = losses.tolist()
     tasks = len(values)
     present = range(tasks) if isfinite(sum(values)) else [i for i in range(tasks) if isfinite(values[i])]
     if not present:
-        return _pack(losses, 0.0, [0.0] * tasks, [0.0] * tasks), theta.tolist()
+        return _pack(losses, 0.0, [0.0] * tasks, [0.0] * tasks), (theta.tolist(), values)
     complete = len(present) == tasks
     x = values if complete else [values[i] for i in present]
     tau = radius(tasks, margin)
 
-    bits = list(
-        map(log2, x if min(x) > eps_log else [max(v, eps_log) for v in x])
-    )  # log2 is Python's fastest logarithm
+    floored = x if min(x) > eps_log else [max(v, eps_log) for v in x]
+    bits = list(map(log2, floored))  # Python's fastest logarithm
     mean = sum(bits) / len(x)
     mu = LN2 * mean
     std = max(LN2 * dist(bits, [mean] * len(x)) / sqrt(len(x)), eps_std)
@@ -71,7 +70,7 @@ def bpgs(
     j_net = sum(weighted)
     if not complete:
         alpha, gradient = _scatter(alpha, present, tasks), _scatter(gradient, present, tasks)
-    return _pack(losses, j_net, alpha, gradient), seen
+    return _pack(losses, j_net, alpha, gradient), (seen, values)
 
 
 def _calibrate(theta: Tensor, calibrated: Tensor, present: range | list[int], z: list[float], tau: float) -> None:

@@ -11,7 +11,7 @@ from torch.amp.grad_scaler import GradScaler
 from .. import distributed
 from ..balancer import Balancer
 from ..functional import Step
-from ..losses import Losses, check_finite, gather, not_finite
+from ..losses import Losses, check_counts, check_finite, gather, not_finite
 from ..objective import Objective
 
 
@@ -37,14 +37,12 @@ class Weighting(Balancer):
         """
         learned, learning = self.learned, self.learning
         values, slots, inputs = gather(losses, self.tasks, self.batch_shape, self._device(learned))
-        if counts is not None and counts.shape != self.shape:
-            raise ValueError(f"counts have shape {tuple(counts.shape)}, expected {self.shape}: one for each task")
         if self.strict:
             check_finite(values, slots, self.tasks)
         step, local = self._step(values, counts, learning)
         self._last.weights = step.weights
         if not inputs and learned is None:
-            return step.objective.requires_grad_()  # nothing to attach to: a leaf, so that backward still runs
+            return step.objective.requires_grad_(torch.is_grad_enabled())  # a leaf, so that backward still runs
         return Objective.apply(  # type: ignore[no-any-return, no-untyped-call]
             local, learned, self.linear, slots, not_finite(values, slots), *inputs
         )
@@ -67,12 +65,19 @@ class Weighting(Balancer):
 
     def _step(self, values: Tensor, counts: Tensor | None, learning: bool) -> tuple[Step, Step]:
         """The step, and the same step as this rank's losses see it: its weights times the rank's share."""
-        if not (learning and distributed.active(self.process_group)):
-            step = self.weigh(values, learning)
-            return step, step
-        mean, share = distributed.average(values, counts, self.process_group)
+        mean, share = self._mean_over_ranks(values, counts, learning)
         step = self.weigh(mean, learning)
+        if share is None:
+            return step, step
         return step, step._replace(weights=(step.weights * share).to(step.weights.dtype))
+
+    def _mean_over_ranks(self, values: Tensor, counts: Tensor | None, learning: bool) -> tuple[Tensor, Tensor | None]:
+        """The losses of the union batch and this rank's share in them; outside a process group, the losses."""
+        if counts is not None:
+            check_counts(counts, self.shape)
+        if not (learning and distributed.active(self.process_group)):
+            return values, None
+        return distributed.average(values, counts, self.process_group)
 
     def _device(self, learned: nn.Parameter | None) -> torch.device | None:
         """Where the balancer lives; None if it has no state to live anywhere."""

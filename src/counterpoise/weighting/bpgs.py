@@ -1,5 +1,6 @@
 """BPGS: bounded, batch-anchored uncertainty weighting with split objectives."""
 
+import math
 from collections.abc import Sequence
 from typing import Unpack, get_args
 
@@ -73,6 +74,8 @@ class BPGS(Weighting):
         for name, value in (("margin", margin), ("eps_log", eps_log), ("eps_std", eps_std)):
             if not value > 0:
                 raise ValueError(f"{name} is {value}, expected a positive number")
+        if not math.isfinite(theta_gain):
+            raise ValueError(f"theta_gain is {theta_gain}, expected a finite number")
         if not s_min < s_max:
             raise ValueError(f"s_min is {s_min} and s_max {s_max}, expected s_min < s_max")
         self.kind = chart
@@ -95,10 +98,10 @@ class BPGS(Weighting):
 
         Computed when read, from the losses and the θ of that step: a step that nobody reads costs nothing.
         """
-        losses = self._last.losses
-        if losses is None:
+        if self._last.losses is None:
             return None
-        theta = torch.as_tensor(self._last.theta, dtype=working_dtype(losses.device))
+        dtype = working_dtype(self.theta.device)
+        theta, losses = (torch.as_tensor(seen, dtype=dtype) for seen in (self._last.theta, self._last.losses))
         return bpgs_chart(theta, losses, chart=self.kind, **self.anchor, **self.bounds)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
@@ -106,16 +109,15 @@ class BPGS(Weighting):
         plain = self.kind == "batch" and self.split and self.normalise
         fused = kernels.bpgs(losses) if plain else None
         if fused is not None:
-            step, theta = fused(
+            step, seen = fused(
                 losses, self.theta, self.calibrated, calibrate=calibrate, theta_gain=self.theta_gain, **self.anchor
             )
         else:
-            step, theta = self._composed(losses, calibrate)
-            losses = losses.clone()  # a graph that returns an alias of its input pays for it
-        self._last.theta, self._last.losses = theta, losses
+            step, seen = self._composed(losses, calibrate)
+        self._last.theta, self._last.losses = seen
         return step
 
-    def _composed(self, losses: Tensor, calibrate: bool) -> tuple[Step, Tensor]:
+    def _composed(self, losses: Tensor, calibrate: bool) -> tuple[Step, tuple[Tensor, Tensor]]:
         theta = self.theta.detach().clone()
         if calibrate:
             theta, calibrated = bpgs_calibrate(theta, losses, self.calibrated, **self.anchor)
@@ -132,7 +134,7 @@ class BPGS(Weighting):
             **self.anchor,
             **self.bounds,
         )
-        return step, theta
+        return step, (theta, losses.clone())
 
     @torch.no_grad()
     def reset(self) -> None:

@@ -1,18 +1,17 @@
 """DTP: the tasks with the worst performance indicators come first."""
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from ..balancer import Common
 from ..functional import Step, dtp_weights, weighted_sum
-from ..losses import Losses
+from ..losses import Losses, PerTask
 from ..registry import register
 from .base import Weighting
-
-Indicators = Tensor | Mapping[str, float] | Sequence[float]
 
 
 @register(
@@ -48,52 +47,50 @@ class DTP(Weighting):
         self.alpha = alpha
         self.register_buffer("kappa", torch.full(self.shape, torch.nan))
         self._informed = False
+        self._news: Tensor | None = None
 
-    def forward(self, losses: Losses, *, counts: Tensor | None = None, kpis: Indicators | None = None) -> Tensor:
-        if kpis is not None:
-            self._observe(kpis)
-        elif not self._informed:
-            raise ValueError("DTP needs indicators: pass kpis=, one number in (0, 1) for each task, higher is better")
+    def forward(self, losses: Losses, *, counts: Tensor | None = None, kpis: PerTask | None = None) -> Tensor:
+        self._news = None if kpis is None else self._indicators(kpis)
+        if kpis is None and not self._informed:
+            # Only a balancer that was just loaded gets past this: looking at its state waits for the device, once.
+            self._informed = not bool(torch.isnan(self.kappa).all())
+            if not self._informed:
+                raise ValueError("DTP needs indicators: pass kpis=, a number in (0, 1) for each task, higher is better")
         return super().forward(losses, counts=counts)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
+        kappa = self.kappa
+        if self._news is not None:
+            moved = torch.where(torch.isnan(kappa), self._news, torch.lerp(kappa, self._news, self.alpha))
+            kappa = torch.where(torch.isnan(self._news), kappa, moved)
+            if learning:
+                self.kappa.copy_(kappa)
+                self._informed = True
         # A task without an indicator yet counts as half done.
-        return weighted_sum(dtp_weights(torch.nan_to_num(self.kappa, 0.5), gamma=self.gamma), losses)
+        return weighted_sum(dtp_weights(torch.nan_to_num(kappa, 0.5), gamma=self.gamma), losses)
 
-    @torch.no_grad()
-    def _observe(self, kpis: Indicators) -> None:
-        values = self._indicator_tensor(kpis)
-        moved = torch.where(torch.isnan(self.kappa), values, torch.lerp(self.kappa, values, self.alpha))
-        self.kappa.copy_(torch.where(torch.isnan(values), self.kappa, moved))
-        self._informed = True
-
-    def _indicator_tensor(self, kpis: Indicators) -> Tensor:
-        if isinstance(kpis, Tensor):
-            if kpis.shape not in (self.shape, (len(self.tasks),)):
-                raise ValueError(f"kpis have shape {tuple(kpis.shape)}, expected {self.shape}: one for each task")
-            return kpis.detach().to(self.kappa, non_blocking=True)
-        named = dict(kpis) if isinstance(kpis, Mapping) else dict(zip(self.tasks, kpis, strict=False))
-        if unknown := [name for name in named if name not in self.tasks]:
-            raise ValueError(f"unknown task {unknown[0]!r} in kpis, expected some of {', '.join(self.tasks)}")
-        if not isinstance(kpis, Mapping) and len(kpis) != len(self.tasks):
-            raise ValueError(f"got {len(kpis)} kpis, expected {len(self.tasks)}: one for each task")
-        for name, value in named.items():
-            if not 0 <= value <= 1:
-                raise ValueError(f"the indicator of task {name!r} is {value}, expected a number in (0, 1)")
-        row = torch.tensor([float(named.get(name, torch.nan)) for name in self.tasks])
-        return row.to(self.kappa, non_blocking=True)
-
-    def get_extra_state(self) -> dict[str, bool]:
-        return {"informed": self._informed}
-
-    def set_extra_state(self, state: Any) -> None:
-        self._informed = bool(state["informed"])
+    def _indicators(self, kpis: PerTask) -> Tensor:
+        """The new indicators, NaN where there is no news."""
+        if isinstance(kpis, Mapping):
+            if not kpis or set(kpis) - set(self.tasks):
+                raise ValueError(f"kpis are given for {list(kpis)}, expected some of {list(self.tasks)}")
+            kpis = [kpis.get(task, math.nan) for task in self.tasks]
+        values = torch.as_tensor(kpis, dtype=self.kappa.dtype)
+        if values.shape not in (self.shape, (len(self.tasks),)):
+            raise ValueError(f"kpis have shape {tuple(values.shape)}, expected {self.shape}: one for each task")
+        looked_at = values.device.type == "cpu" and not torch.compiler.is_compiling()  # elsewhere looking would wait
+        for slot, task in enumerate(self.tasks) if looked_at else ():
+            if bool(((values[..., slot] < 0) | (values[..., slot] > 1)).any()):
+                given = values[..., slot].tolist()
+                raise ValueError(f"the indicator of task {task!r} is {given}, expected a number in (0, 1)")
+        return values.detach().to(self.kappa, non_blocking=True)
 
     @torch.no_grad()
     def reset(self) -> None:
         super().reset()
         self.kappa.fill_(torch.nan)
         self._informed = False
+        self._news = None
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, gamma={self.gamma}, alpha={self.alpha}"

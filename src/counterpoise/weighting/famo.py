@@ -6,10 +6,9 @@ from typing import ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from .. import distributed
 from ..balancer import Common
 from ..functional import AdamState, Step, adam, famo, famo_gradient
-from ..losses import Losses, gather
+from ..losses import Losses, PerTask, check_finite, gather, per_task
 from ..registry import register
 from .base import Weighting
 from .means import Mean
@@ -54,7 +53,7 @@ class FAMO(Weighting):
         *,
         lr: float = 0.025,
         weight_decay: float = 1e-3,
-        min_losses: Sequence[float] | Tensor | None = None,
+        min_losses: PerTask | None = None,
         accumulation: int = 1,
         **common: Unpack[Common],
     ) -> None:
@@ -64,8 +63,7 @@ class FAMO(Weighting):
         self.lr = lr
         self.weight_decay = weight_decay
         self.accumulation = accumulation
-        floor = torch.zeros(self.shape) if min_losses is None else torch.as_tensor(min_losses).float()
-        self.register_buffer("floor", floor.expand(self.shape).clone())
+        self.register_buffer("floor", per_task("min_losses", min_losses, 0.0, self.tasks, self.shape))
         for name in ("logits", "adam_mean", "adam_square"):
             self.register_buffer(name, torch.zeros(self.shape))
         self.register_buffer("adam_step", torch.zeros(()))
@@ -91,16 +89,20 @@ class FAMO(Weighting):
     @torch.no_grad()
     def step_end(self, losses_after: Losses, *, counts: Tensor | None = None) -> None:
         """Learns from what the optimiser's step did to the losses of the batch."""
-        after, _, _ = gather(losses_after, self.tasks, self.batch_shape, self.logits.device)
-        if self.training and distributed.active(self.process_group):
-            after, _ = distributed.average(after, counts, self.process_group)
+        if not self.training:
+            return
+        values, slots, _ = gather(losses_after, self.tasks, self.batch_shape, self.logits.device)
+        if self.strict:
+            check_finite(values, slots, self.tasks)
+        after, _ = self._mean_over_ranks(values, counts, learning=True)
+        called = self.before.count.sum() > 0  # without a call there is nothing to compare with, and no step to take
         gradient = famo_gradient(self.logits, self.before.take(), after, self.floor)
         state = AdamState(self.adam_step, self.adam_mean, self.adam_square)
         logits, state = adam(self.logits, gradient, state, lr=self.lr, weight_decay=self.weight_decay)
         for held, new in zip(
             (self.logits, self.adam_step, self.adam_mean, self.adam_square), (logits, *state), strict=True
         ):
-            held.copy_(new)
+            held.copy_(torch.where(called, new, held))
         self._calls = 0
 
     @torch.no_grad()

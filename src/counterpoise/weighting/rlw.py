@@ -34,7 +34,10 @@ class RLW(Weighting):
 
     def __init__(self, tasks: int | Sequence[str], *, seed: int | Sequence[int] = 0, **common: Unpack[Common]) -> None:
         super().__init__(tasks, **common)
-        seeds = torch.as_tensor(seed, dtype=torch.long)
+        seeds = torch.as_tensor(seed)
+        if seeds.is_floating_point():
+            raise TypeError(f"seed is {seed}, expected an integer or one for each replica")
+        seeds = seeds.long()
         if seeds.dim() == 0:
             seeds = seeds + torch.arange(torch.Size(self.batch_shape).numel()).view(self.batch_shape)
         if seeds.shape != self.batch_shape:

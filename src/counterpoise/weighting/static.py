@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Unpack
 
-import torch
 from torch import Tensor
 
 from ..balancer import Common
 from ..functional import Step, weighted_sum
+from ..losses import PerTask, per_task
 from ..registry import register
 from .base import Weighting
 
@@ -26,14 +26,9 @@ class Static(Weighting):
 
     weight: Tensor
 
-    def __init__(
-        self, tasks: int | Sequence[str], weights: Sequence[float] | Tensor | None = None, **common: Unpack[Common]
-    ) -> None:
+    def __init__(self, tasks: int | Sequence[str], weights: PerTask | None = None, **common: Unpack[Common]) -> None:
         super().__init__(tasks, **common)
-        given = torch.ones(self.shape) if weights is None else torch.as_tensor(weights, dtype=torch.get_default_dtype())
-        if given.shape not in (self.shape, (len(self.tasks),)):
-            raise ValueError(f"weights have shape {tuple(given.shape)}, expected {self.shape}: one for each task")
-        self.register_buffer("weight", given.expand(self.shape).clone())
+        self.register_buffer("weight", per_task("weights", weights, 1.0, self.tasks, self.shape))
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return weighted_sum(self.weight, losses)
