@@ -40,8 +40,8 @@ def bpgs(
     x = values if complete else [values[i] for i in present]
     tau = radius(tasks, margin)
 
-    floored = x if min(x) > eps_log else [max(v, eps_log) for v in x]
-    bits = list(map(log2, floored))  # Python's fastest logarithm
+    smallest = min(x)
+    bits = list(map(log2, x if smallest > eps_log else [max(v, eps_log) for v in x]))  # Python's fastest logarithm
     mean = sum(bits) / len(x)
     mu = LN2 * mean
     std = max(LN2 * dist(bits, [mean] * len(x)) / sqrt(len(x)), eps_std)
@@ -55,19 +55,20 @@ def bpgs(
         decays = list(map(exp, map(neg, coordinates)))
     except OverflowError:  # that far out, a coordinate is at the boundary
         decays = [exp(min(-v, EXPONENT_LIMIT)) for v in coordinates]
-    shares = [1 / (1 + d) for d in decays]  # σ(θ), and d·σ(θ) is 1 − σ(θ) with all its digits
+    shares = [1.0 / (1.0 + d) for d in decays]  # σ(θ), and d·σ(θ) is 1 − σ(θ) with all its digits
     reach = tau * std
-    lower, width = mu - reach, 2 * reach
-    s = [lower + width * p for p in shares]
-    lowest = min(s)
-    relative = [exp(lowest - v) for v in s]
+    width, lowest = 2.0 * reach, min(shares)  # s = μ + width·(σ(θ) − ½)
+    relative = [exp(width * (lowest - p)) for p in shares]
     total = sum(relative)
     alpha = [r / total for r in relative]
     weighted = list(map(mul, alpha, x))
-    unit = total * exp(min(-lowest, EXPONENT_LIMIT))  # ω = unit · α
-    gain = theta_gain * reach
-    gradient = [gain * d * p * p * (1 - unit * w) for d, p, w in zip(decays, shares, weighted, strict=True)]
     j_net = sum(weighted)
+    unit = total * exp(min(width * (0.5 - lowest) - mu, EXPONENT_LIMIT))  # ω = unit · α
+    gain = theta_gain * reach
+    gradient = [gain * d * p * p * (1.0 - unit * w) for d, p, w in zip(decays, shares, weighted, strict=True)]
+    if smallest < 0 or gain * (1.0 + unit * j_net) > LARGEST:
+        limit = torch.finfo(result_dtype(losses)).max
+        gradient = [min(max(g, -limit), limit) for g in gradient]
     if not complete:
         alpha, gradient = _scatter(alpha, present, tasks), _scatter(gradient, present, tasks)
     return _pack(losses, j_net, alpha, gradient), (seen, values)
@@ -92,9 +93,6 @@ def _scatter(values: list[float], present: range | list[int], tasks: int) -> lis
 def _pack(losses: Tensor, j_net: float, weights: list[float], gradient: list[float]) -> Step:
     dtype = result_dtype(losses)
     code = "f" if dtype == torch.float32 else "d"
-    if max(gradient) > LARGEST or min(gradient) < -LARGEST:
-        limit = torch.finfo(dtype).max
-        gradient = [min(max(g, -limit), limit) for g in gradient]
     return Step(
         torch.scalar_tensor(j_net, dtype=dtype),
         torch.frombuffer(array(code, weights), dtype=dtype),
