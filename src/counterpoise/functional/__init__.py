@@ -2,7 +2,18 @@
 
 from .adam import AdamState, adam
 from .analytic import geometric_mean, log_sum, stch, uw_o, uw_so, weighted_sum
-from .bpgs import Chart, ChartKind, bpgs, bpgs_calibrate, bpgs_chart, bpgs_weights, radius, statistics
+from .bpgs import (
+    Anchor,
+    Chart,
+    ChartKind,
+    ChartOptions,
+    bpgs,
+    bpgs_calibrate,
+    bpgs_chart,
+    bpgs_weights,
+    radius,
+    statistics,
+)
 from .famo import famo, famo_gradient
 from .random import normal, uniform
 from .schedules import dtp_weights, dwa_weights
@@ -11,8 +22,10 @@ from .uncertainty import imtl_l, kendall, kendall_l1
 
 __all__ = [
     "AdamState",
+    "Anchor",
     "Chart",
     "ChartKind",
+    "ChartOptions",
     "Step",
     "adam",
     "bpgs",

@@ -6,7 +6,7 @@ not finite count as absent: weight 0, no gradient, statistics over the tasks tha
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor
@@ -15,6 +15,23 @@ from .masking import masked_mean, masked_softmax, split_absent
 from .step import Step, finish
 
 ChartKind = Literal["batch", "stateless"]
+
+
+class Anchor(TypedDict, total=False):
+    """How the chart is tied to the losses: the radius's margin, and the floors under L and under the spread."""
+
+    margin: float
+    eps_log: float
+    eps_std: float
+
+
+class ChartOptions(Anchor, total=False):
+    """Which chart it is; the bounds are those of the stateless one."""
+
+    chart: ChartKind
+    s_min: float
+    s_max: float
+
 
 EXPONENT_LIMIT = 600.0  # ω·L must stay under the range of float64: 0 · ∞ would poison θ
 CALIBRATION_EDGE = 1e-4  # calibration keeps σ(θ) this far from 0 and 1
@@ -34,6 +51,7 @@ class Chart(NamedTuple):
 
     mu: Tensor  # μ, the mean log-loss, (…, 1)
     std: Tensor  # ς̄, the floored spread of the log-losses, (…, 1)
+    width: Tensor  # of the interval that holds s, (…, 1)
     z_over_tau: Tensor  # 2σ(θ) − 1: ±1 is the boundary
     slope: Tensor  # σ(θ)(1 − σ(θ)): how much θ can still move its task, at most 1/4
     s: Tensor  # the log-variance
@@ -73,11 +91,14 @@ def bpgs_chart(
     theta = theta.detach().to(mu.dtype)
     upper, lower = theta.sigmoid(), (-theta).sigmoid()  # both, because 1 − σ(θ) loses its digits for large θ
     position = upper - lower
-    anchored = mu + std * radius(losses.shape[-1], margin) * position
-    s = anchored if chart == "batch" else s_min + (s_max - s_min) * upper
+    reach = std * radius(losses.shape[-1], margin)
+    if chart == "stateless":
+        width, s = torch.full_like(std, s_max - s_min), s_min + (s_max - s_min) * upper
+    else:
+        width, s = 2 * reach, mu + reach * position
     omega = (-s).clamp_max(EXPONENT_LIMIT).exp()
     alpha = masked_softmax(-s, torch.isfinite(losses))
-    return Chart(mu, std, position, upper * lower, s, omega, alpha, theta)
+    return Chart(mu, std, width, position, upper * lower, s, omega, alpha, theta)
 
 
 @_pure
@@ -106,24 +127,17 @@ def bpgs(
     theta: Tensor,
     losses: Tensor,
     *,
-    chart: ChartKind = "batch",
     split: bool = True,
     normalise: bool = True,
     theta_gain: float = 100.0,
-    margin: float = 0.1,
-    eps_log: float = 1e-8,
-    eps_std: float = 1e-4,
-    s_min: float = -10.0,
-    s_max: float = 10.0,
+    **options: Unpack[ChartOptions],
 ) -> Step:
     """One BPGS step.
 
     Split: the objective is J_net = Σ sg[α_i] L_i, and θ receives g_θ ∇J_unc, J_unc = Σ ½ ω_i L_i + ½ s_i.
     Not split: the objective is J_net + J_unc with only the statistics detached, and θ receives g_θ times its gradient.
     """
-    at = bpgs_chart(
-        theta, losses, chart=chart, margin=margin, eps_log=eps_log, eps_std=eps_std, s_min=s_min, s_max=s_max
-    )
+    at = bpgs_chart(theta, losses, **options)
     x, present = split_absent(losses)
     omega = at.omega * present
     weights = at.alpha if normalise else omega
@@ -134,31 +148,9 @@ def bpgs(
         objective = j_net + 0.5 * (omega * x + at.s * present).sum(-1)
         d_s = d_s - (at.alpha * (x - j_net.unsqueeze(-1)) if normalise else omega * x)
         weights = weights + 0.5 * omega
-    reach = 2 * radius(losses.shape[-1], margin) * at.std if chart == "batch" else s_max - s_min
-    return finish(losses, objective, weights, theta_gain * d_s * reach * at.slope * present)
+    return finish(losses, objective, weights, theta_gain * d_s * at.width * at.slope * present)
 
 
-def bpgs_weights(
-    theta: Tensor,
-    losses: Tensor,
-    *,
-    chart: ChartKind = "batch",
-    normalise: bool = True,
-    margin: float = 0.1,
-    eps_log: float = 1e-8,
-    eps_std: float = 1e-4,
-    s_min: float = -10.0,
-    s_max: float = 10.0,
-) -> Tensor:
+def bpgs_weights(theta: Tensor, losses: Tensor, *, normalise: bool = True, **options: Unpack[ChartOptions]) -> Tensor:
     """The weights α that BPGS gives to losses (…, T) at θ (…, T); the raw precisions ω with `normalise=False`."""
-    return bpgs(
-        theta,
-        losses,
-        chart=chart,
-        normalise=normalise,
-        margin=margin,
-        eps_log=eps_log,
-        eps_std=eps_std,
-        s_min=s_min,
-        s_max=s_max,
-    ).weights
+    return bpgs(theta, losses, normalise=normalise, **options).weights

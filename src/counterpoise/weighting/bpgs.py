@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .. import kernels
 from ..balancer import Common
-from ..functional import Chart, ChartKind, Step, bpgs, bpgs_calibrate, bpgs_chart
+from ..functional import Anchor, Chart, ChartKind, ChartOptions, Step, bpgs, bpgs_calibrate, bpgs_chart
 from ..functional.masking import working_dtype
 from ..registry import register
 from .base import Weighting
@@ -83,8 +83,8 @@ class BPGS(Weighting):
         self.split = split
         self.normalise = normalise
         self.theta_gain = theta_gain
-        self.anchor = {"margin": margin, "eps_log": eps_log, "eps_std": eps_std}
-        self.bounds = {"s_min": s_min, "s_max": s_max}
+        self.anchor: Anchor = {"margin": margin, "eps_log": eps_log, "eps_std": eps_std}
+        self.options: ChartOptions = {**self.anchor, "chart": chart, "s_min": s_min, "s_max": s_max}
         self.theta = nn.Parameter(torch.zeros(self.shape))
         self.register_buffer("calibrated", torch.zeros(self.shape, dtype=torch.bool))
 
@@ -102,7 +102,7 @@ class BPGS(Weighting):
             return None
         dtype = working_dtype(self.theta.device)
         theta, losses = (torch.as_tensor(seen, dtype=dtype) for seen in (self._last.theta, self._last.losses))
-        return bpgs_chart(theta, losses, chart=self.kind, **self.anchor, **self.bounds)
+        return bpgs_chart(theta, losses, **self.options)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         calibrate = self.calibrate and learning
@@ -125,14 +125,7 @@ class BPGS(Weighting):
                 self.theta.copy_(theta)
                 self.calibrated.copy_(calibrated)
         step = bpgs(
-            theta,
-            losses,
-            chart=self.kind,
-            split=self.split,
-            normalise=self.normalise,
-            theta_gain=self.theta_gain,
-            **self.anchor,
-            **self.bounds,
+            theta, losses, split=self.split, normalise=self.normalise, theta_gain=self.theta_gain, **self.options
         )
         return step, (theta, losses.clone())
 
