@@ -212,8 +212,9 @@ def test_no_present_task_gives_an_attached_zero(name: str, how: str) -> None:
             torch.testing.assert_close(balancer.state_dict()[key], old, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("how", ["mapping", "sequence", "stack"])
 @pytest.mark.parametrize("name", cp.methods())
-def test_a_loss_that_is_not_finite_poisons_nothing(name: str) -> None:
+def test_a_loss_that_is_not_finite_poisons_nothing(name: str, how: str) -> None:
     """0/0 in a task's own graph would turn a zero gradient into NaN: its graph must be cut."""
     torch.manual_seed(0)
     trunk, x = nn.Linear(4, 3), torch.randn(8, 4)
@@ -225,7 +226,10 @@ def test_a_loss_that_is_not_finite_poisons_nothing(name: str) -> None:
         "depth": (out[:, 1].square() * empty).sum() / empty.sum(),  # the usual mean over an empty mask
         "normals": (out[:, 2] * torch.inf).square().mean(),
     }
-    balancer(losses).backward()
+    given: Any = {"mapping": losses, "sequence": list(losses.values()), "stack": torch.stack(list(losses.values()))}[
+        how
+    ]
+    balancer(given).backward()
     for parameter in [*trunk.parameters(), *balancer.parameters()]:
         assert parameter.grad is not None
         assert torch.isfinite(parameter.grad).all()

@@ -261,7 +261,9 @@ def test_repr_says_what_it_is() -> None:
 
 
 def test_registry() -> None:
-    assert cp.make("UW_SO", 2).weights is None
+    assert {cp.describe(name).name for name in ("UW_SO", "uwso", "UW-SO")} == {"uw-so"}
+    assert cp.describe("GeometricMean").name == "gls"
+    assert cp.describe("Kendall+L1").name == "kendall-l1"
     assert isinstance(cp.make("bpgs", ["a", "b"], theta_gain=1.0), cp.BPGS)
     assert cp.describe("famo").needs == ("step_end",)
     assert {cp.describe(name).name for name in cp.methods()} == set(cp.methods())

@@ -95,15 +95,27 @@ def check_counts(counts: object, shape: tuple[int, ...]) -> None:
         raise ValueError(f"counts have shape {tuple(counts.shape)}, expected {shape}: one for each task")
 
 
-def not_finite(values: Tensor, slots: Slots) -> tuple[int, ...]:
-    """The tasks whose own graph might turn a zero gradient into NaN.
+def cut_not_finite(values: Tensor, slots: Slots, inputs: tuple[Tensor, ...]) -> tuple[int, ...]:
+    """Finds the losses that are not finite: their own graphs might turn a zero gradient into NaN.
 
-    Only where looking is free: on the CPU, outside a compiled graph. Elsewhere such a task gets a zero gradient.
+    Returns their tasks, which are to get no gradient at all; in a `torch.stack` of losses they are cut off here. Only
+    where looking is free, on the CPU and outside a compiled graph; elsewhere such a task gets a zero gradient.
     """
-    if slots is None or values.device.type != "cpu" or values.dim() > 1 or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or (slots is None and inputs[0].grad_fn is None):
         return ()
-    finite = [math.isfinite(value) for value in values.tolist()]
-    return tuple(slot for slot in slots if not finite[slot])
+    if values.device.type != "cpu" or values.dim() > 1:
+        return ()
+    stack = inputs[0].grad_fn if slots is None else None
+    if stack is not None and stack.name() != "StackBackward0":
+        return ()
+    tasks = tuple(slot for slot, value in enumerate(values.tolist()) if not math.isfinite(value))
+    if stack is None:
+        return tasks
+    for slot in tasks:
+        node = stack.next_functions[slot][0]
+        if node is not None and not hasattr(node, "variable"):  # a leaf would keep the hook for ever
+            node.register_prehook(lambda grads: (None,) * len(grads))
+    return ()
 
 
 def _by_slot(losses: object, tasks: tuple[str, ...]) -> Iterator[tuple[int, Tensor | None]]:

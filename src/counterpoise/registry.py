@@ -47,13 +47,13 @@ def methods(space: Space | None = None) -> list[str]:
 
 
 def describe(name: str) -> Method:
-    """The description of a method; upper case, `_` and `-` make no difference."""
-    key = name.lower().replace("_", "-")
-    if key not in _METHODS:
-        near = get_close_matches(key, _METHODS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(methods())}"
-        raise ValueError(f"unknown method {name!r}: {hint}")
-    return _METHODS[key]
+    """The description of a method by its name or that of its class, however it is spelled: "UWSO" is "uw-so"."""
+    for method in _METHODS.values():
+        if _plain(name) in (_plain(method.name), _plain(method.build.__name__)):
+            return method
+    near = get_close_matches(name.lower(), _METHODS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(methods())}"
+    raise ValueError(f"unknown method {name!r}: {hint}")
 
 
 def make(name: str, tasks: int | Sequence[str], **options: Any) -> Balancer:
@@ -66,6 +66,10 @@ def make(name: str, tasks: int | Sequence[str], **options: Any) -> Balancer:
             hint = f"did you mean {near[0]!r}?" if near else f"expected some of {', '.join(sorted(known))}"
             raise TypeError(f"{method.build.__name__} has no option {option!r}: {hint}")
     return method.build(tasks, **options)
+
+
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
 
 
 def _keywords(kind: type[Balancer]) -> list[str]:

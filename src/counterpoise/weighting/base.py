@@ -11,7 +11,7 @@ from torch.amp.grad_scaler import GradScaler
 from .. import distributed
 from ..balancer import Balancer
 from ..functional import Step
-from ..losses import Losses, check_counts, check_finite, gather, not_finite
+from ..losses import Losses, check_counts, check_finite, cut_not_finite, gather
 from ..objective import Objective
 
 
@@ -44,7 +44,7 @@ class Weighting(Balancer):
         if not inputs and learned is None:
             return step.objective.requires_grad_(torch.is_grad_enabled())  # a leaf, so that backward still runs
         return Objective.apply(  # type: ignore[no-any-return, no-untyped-call]
-            local, learned, self.linear, slots, not_finite(values, slots), *inputs
+            local, learned, self.linear, slots, cut_not_finite(values, slots, inputs), *inputs
         )
 
     def backward(
