@@ -3,6 +3,8 @@
 The twin is `counterpoise.functional.bpgs` after `bpgs_calibrate`; both work in float64.
 """
 
+from contextlib import nullcontext
+
 import torch
 import triton
 import triton.language as tl
@@ -18,6 +20,7 @@ def _bpgs(  # type: ignore[no-untyped-def]
     losses,
     theta,
     calibrated,
+    objective,
     out,
     rows,
     tau: tl.constexpr,  # constants, because run-time scalars arrive in float32
@@ -70,13 +73,13 @@ def _bpgs(  # type: ignore[no-untyped-def]
     limit = tl.full((block,), largest, tl.float64)
     gradient = tl.where(gradient > limit, limit, tl.where(gradient < -limit, -limit, gradient))
 
-    # One allocation holds all results: weights, gradients, the coordinates and losses used, and the objectives.
+    # One allocation holds four results: the weights, the gradients, and the coordinates and losses they belong to.
     kind = out.dtype.element_ty
     tl.store(out + at, alpha.to(kind), inside)
     tl.store(out + rows * tasks + at, gradient.to(kind), inside)
     tl.store(out + 2 * rows * tasks + at, coordinate.to(kind), inside)
     tl.store(out + 3 * rows * tasks + at, raw.to(kind), inside)
-    tl.store(out + 4 * rows * tasks + row, tl.sum(alpha * x, 0).to(kind))
+    tl.store(objective + row, tl.sum(alpha * x, 0).to(kind))
 
 
 def bpgs(
@@ -95,12 +98,15 @@ def bpgs(
     tasks = losses.shape[-1]
     rows = losses.numel() // tasks
     dtype = result_dtype(losses)
-    out = torch.empty(rows * (4 * tasks + 1), dtype=dtype, device=losses.device)
-    with torch.cuda.device(losses.device):  # Triton launches on the current device
+    objective = torch.empty(losses.shape[:-1], dtype=dtype, device=losses.device)
+    out = torch.empty((4, *losses.shape), dtype=dtype, device=losses.device)
+    elsewhere = losses.device.index != torch.cuda.current_device()  # Triton launches on the current device
+    with torch.cuda.device(losses.device) if elsewhere else nullcontext():
         _bpgs[(rows,)](
             losses,
             theta,
             calibrated,
+            objective,
             out,
             rows,
             tau=radius(tasks, margin),
@@ -115,5 +121,5 @@ def bpgs(
             calibrate=calibrate,
             num_warps=1,
         )
-    weights, gradient, *seen = out[: 4 * rows * tasks].view(4, *losses.shape).unbind()
-    return Step(out[4 * rows * tasks :].view(losses.shape[:-1]), weights, gradient), (seen[0], seen[1])
+    weights, gradient, seen_theta, seen_losses = out.unbind()
+    return Step(objective, weights, gradient), (seen_theta, seen_losses)
