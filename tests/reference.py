@@ -5,7 +5,6 @@ for as many digits as one likes. Derivatives are central differences in 60 digit
 code under test.
 """
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -117,5 +116,3 @@ ALL_VARIANTS = [
     for split in (True, False)
     for normalise in (True, False)
 ]
-
-__all__ = ["ALL_VARIANTS", "Options", "calibrated", "exact", "math", "objective", "theta_gradient", "weights"]
