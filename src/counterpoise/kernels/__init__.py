@@ -12,14 +12,14 @@ from . import host
 Seen = tuple[Tensor, Tensor] | tuple[list[float], list[float]]  # the θ and the losses that a step was taken at
 Kernel = Callable[..., tuple[Step, Seen]]
 
-HOST_LIMIT = 128  # tasks; beyond, tensor operations overtake the interpreter
+HOST_LIMIT = 512  # tasks; near 900, tensor operations overtake the interpreter
 
 
 def bpgs(losses: Tensor) -> Kernel | None:
     """The fused BPGS step for these losses, or None where the tensor operations are the better choice.
 
-    A compiler fuses the plain twin by itself. On the CPU three numbers are worked out faster than one tensor operation
-    is dispatched; on CUDA everything is one launch.
+    A compiler fuses the plain twin by itself. On the CPU a few numbers are worked out faster than fifty tensor
+    operations are dispatched; on CUDA everything is one launch.
     """
     if torch.compiler.is_compiling():
         return None
