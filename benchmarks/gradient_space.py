@@ -90,8 +90,9 @@ def solver_rows() -> Rows:
 class Problem:
     """A network with a shared part, and its losses on one batch."""
 
-    def __init__(self, name: str, device: str = "cpu") -> None:
+    def __init__(self, name: str, device: str = "cpu", half: bool = False) -> None:
         torch.manual_seed(0)
+        self.half = half
         self.tasks = 3 if name == "SegNet" else 14
         if name == "SegNet":
             size = (2, 96, 128) if device == "cpu" else (8, 288, 384)
@@ -104,7 +105,10 @@ class Problem:
             self.net = nn.ModuleDict({"trunk": nn.Sequential(*layers), "heads": heads}).to(device)
             self.x = torch.randn(128, 103, device=device)
             self.y = torch.randn(128, self.tasks, device=device)
-        self.name = name
+        if half:
+            self.net = self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.x = self.x.to(memory_format=torch.channels_last)
+        self.scaler = torch.amp.GradScaler("cuda") if half else None
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-4)
 
     @property
@@ -127,10 +131,18 @@ class Problem:
         return [(h(z)[:, 0] - self.y[:, i]).square().mean() for i, h in enumerate(self.net["heads"])], z  # type: ignore[index]
 
     def step(self, backward: Callable[[list[Tensor], Tensor], object]) -> None:
-        losses, z = self.forward()
+        with torch.autocast("cuda", dtype=torch.float16, enabled=self.half):
+            losses, z = self.forward()
         self.optimizer.zero_grad()
         backward(losses, z)
-        self.optimizer.step()
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        return loss if self.scaler is None else self.scaler.scale(loss)
 
 
 def ours(problem: Problem, method: str, mode: str) -> Callable[[], object]:
@@ -140,7 +152,7 @@ def ours(problem: Problem, method: str, mode: str) -> Callable[[], object]:
 
     def backward(losses: list[Tensor], z: Tensor) -> object:
         where: dict[str, Any] = {"features": z} if "features" in mode else {}
-        return balancer.backward(losses, shared=None if mode == "features" else shared, **where)
+        return balancer.backward(losses, shared=None if mode == "features" else shared, scaler=problem.scaler, **where)
 
     return lambda: problem.step(backward)
 
@@ -169,7 +181,7 @@ def theirs(problem: Problem, method: str, mode: str) -> Callable[[], object]:
 
 
 def plain(problem: Problem) -> Callable[[], object]:
-    return lambda: problem.step(lambda losses, z: torch.stack(losses).sum().backward())
+    return lambda: problem.step(lambda losses, z: problem.scaled(torch.stack(losses).sum()).backward())
 
 
 OURS = ("loop", "batched", "batched through features", "features")
@@ -227,7 +239,7 @@ def passes(problem: Problem) -> Callable[[], object]:
 
     def backward(losses: list[Tensor], z: Tensor) -> None:
         for loss in losses:
-            loss.backward(retain_graph=True)
+            problem.scaled(loss).backward(retain_graph=True)
 
     return lambda: problem.step(backward)
 
@@ -235,19 +247,20 @@ def passes(problem: Problem) -> Callable[[], object]:
 def cuda_rows() -> Rows:
     torch.backends.cudnn.benchmark = True
     rows: Rows = []
-    problem = Problem("SegNet", "cuda")
-    cases: dict[str, Callable[[], object]] = {"plain step": plain(problem), "T backward passes": passes(problem)}
-    for method in ("pcgrad", "mgda", "cagrad", "nash-mtl"):
-        cases |= {f"{method}, {mode}": ours(problem, method, mode) for mode in ("loop", "features")}
-    for case, (seconds, ratio) in compare(cases, rounds=9, seconds=0.4, wait=True, warm_up=3).items():
-        torch.cuda.reset_peak_memory_stats()
-        kernels, busy = device_work(cases[case])
-        peak = torch.cuda.max_memory_allocated() / 2**20
-        rows.append(
-            {"case": case, "ms": 1e3 * seconds, "ratio": ratio, "kernels": kernels, "device ms": 1e3 * busy}
-            | {"peak MB": round(peak)}
-        )
-        print(rows[-1], flush=True)
+    for half in (False, True):
+        problem = Problem("SegNet", "cuda", half)
+        cases: dict[str, Callable[[], object]] = {"plain step": plain(problem), "T backward passes": passes(problem)}
+        if not half:  # vmap has no channels-last memory
+            cases |= {f"PCGrad, {mode}": ours(problem, "pcgrad", mode) for mode in OURS[1:3]}
+        for method in ("PCGrad", "MGDA", "CAGrad", "Nash-MTL"):
+            cases |= {f"{method}, {mode}": ours(problem, method, mode) for mode in ("loop", "features")}
+        for case, (seconds, ratio) in compare(cases, rounds=7, seconds=0.3, wait=True, warm_up=3).items():
+            torch.cuda.reset_peak_memory_stats()
+            kernels, busy = device_work(cases[case])
+            row = {"precision": "fp16, channels last" if half else "float32", "case": case, "ms": 1e3 * seconds}
+            row |= {"ratio": ratio, "kernels": kernels, "device ms": 1e3 * busy}
+            rows.append(row | {"peak MB": round(torch.cuda.max_memory_allocated() / 2**20)})
+            print(rows[-1], flush=True)
     return rows
 
 

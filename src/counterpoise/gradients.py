@@ -17,6 +17,9 @@ Row: TypeAlias = list[Tensor | None]
 SMALL = 1 << 16  # tensors below this size are concatenated before their products are taken: fewer, larger operations
 
 
+PIECE = 1 << 12  # the length of the pieces into which a device cuts long products
+
+
 class Root(NamedTuple):
     """Where the backward pass of one task starts: its loss, and the gradient that flows into it."""
 
@@ -145,7 +148,7 @@ def gram(rows: Sequence[Row], lead: int, stacks: Row | None = None) -> Tensor:
         for stack in stacks:
             if stack is not None:
                 flat = _flat(stack, 1)
-                total = _add(total, flat @ flat.mT, range(count), count)
+                total = _add(total, _products(flat), range(count), count)
         assert total is not None
         return total
     small: list[int] = []
@@ -157,10 +160,10 @@ def gram(rows: Sequence[Row], lead: int, stacks: Row | None = None) -> Tensor:
             small.append(index)
             continue
         flat = torch.stack([_flat(column[i], lead) for i in present], lead)
-        total = _add(total, flat @ flat.mT, present, count)
+        total = _add(total, _products(flat), present, count)
     if small:
         flat = torch.stack([torch.cat([_flat(row[k], lead) for k in small], lead) for row in rows], lead)
-        total = _add(total, flat @ flat.mT, range(count), count)
+        total = _add(total, _products(flat), range(count), count)
     assert total is not None  # see _check_reached
     return total
 
@@ -279,15 +282,37 @@ def _flat(grad: Tensor | None, lead: int) -> Tensor:
     return flat.float() if flat.element_size() < 4 else flat
 
 
+def _products(flat: Tensor) -> Tensor:
+    """flat·flatᵀ for a few very long rows. A device would give such a product to a single block: cut it into many."""
+    length = flat.shape[-1]
+    pieces = length // PIECE
+    if flat.device.type == "cpu" or flat.dim() > 2 or pieces < 2:
+        return flat @ flat.mT
+    whole = flat[:, : pieces * PIECE].view(-1, pieces, PIECE).transpose(0, 1)
+    rest = flat[:, pieces * PIECE :]
+    return torch.bmm(whole, whole.mT).sum(0) + rest @ rest.mT
+
+
 def _add(total: Tensor | None, products: Tensor, present: Sequence[int], count: int) -> Tensor:
     """Sums over tensors in float64 (float32 on MPS): there are few of them, and they differ much in size."""
-    products = products.to(torch.float32 if products.device.type == "mps" else torch.float64)
-    if len(present) < count:
-        full = products.new_zeros(*products.shape[:-2], count, count)
-        index = torch.tensor(present, device=products.device)
-        full[..., index.unsqueeze(-1), index] = products
-        products = full
+    products = spread(products.to(torch.float32 if products.device.type == "mps" else torch.float64), present, count)
     return products if total is None else total.add_(products)
+
+
+def spread(products: Tensor, places: Sequence[int], count: int) -> Tensor:
+    """A matrix (…, n, n) as part of one of size `count`, zero elsewhere; an index tensor would wait for the device."""
+    if len(places) == count:
+        return products
+    eye = torch.eye(count, dtype=products.dtype, device=products.device)
+    chosen = torch.stack([eye[place] for place in places])
+    return chosen.mT @ products @ chosen
+
+
+def chosen(weights: Tensor, slots: Sequence[int]) -> Tensor:
+    """The weights (…, n) of some tasks out of all (…, T)."""
+    if len(slots) == weights.shape[-1]:
+        return weights
+    return torch.stack([weights[..., slot] for slot in slots], -1)
 
 
 def _scale(grads: Sequence[Tensor | None], factor: float | Tensor | None) -> None:

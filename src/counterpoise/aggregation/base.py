@@ -97,7 +97,7 @@ class Aggregation(Balancer):
     def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[Tensor | None, Row]:
         """The weights c (None where the direction is not Σ c_i g_i), and the direction. The rows may be spent."""
         weights = self.solve(self._gram(grads, seen), seen)
-        return weights, gradients.combine(grads.rows, weights[..., list(grads.slots)], grads.stacks)
+        return weights, gradients.combine(grads.rows, gradients.chosen(weights, grads.slots), grads.stacks)
 
     def multipliers(self, losses: Tensor, learning: bool) -> Tensor | None:
         """Factors (…, T) on the losses that are known before any gradient is; they reach the heads, too."""
@@ -235,7 +235,7 @@ class Aggregation(Balancer):
             weights, direction = self.aggregate(grads, seen)
             if grads.leaves and grads.others:
                 own = self.heads == "own" or weights is None
-                factors = None if own or weights is None else weights[..., list(grads.slots)]
+                factors = None if own or weights is None else gradients.chosen(weights, grads.slots)
                 gradients.accumulate(grads.leaves, gradients.combine(grads.others, factors))
             if not place.at_features:
                 gradients.accumulate(place.targets, direction)
@@ -321,14 +321,12 @@ class Aggregation(Balancer):
             products = products / seen.scale.to(products.dtype).square()
         first = next(grad for row in grads.rows for grad in row if grad is not None)
         products = products.to(torch.promote_types(first.dtype, torch.float32))
-        tasks, present = len(self.tasks), seen.present
-        if len(grads.slots) < tasks:
-            slots = torch.tensor(grads.slots, device=products.device)
-            gram = products.new_zeros(*self.batch_shape, tasks, tasks)
-            gram[..., slots.unsqueeze(-1), slots] = products
-            given = torch.zeros(tasks, dtype=torch.bool, device=products.device).index_fill_(0, slots, True)
-            products, present = gram, present & given
-        products.diagonal(dim1=-2, dim2=-1).masked_fill_(~present, torch.nan)
+        tasks = len(self.tasks)
+        products = gradients.spread(products, grads.slots, tasks)
+        diagonal = products.diagonal(dim1=-2, dim2=-1)
+        diagonal.masked_fill_(~seen.present, torch.nan)
+        for slot in set(range(tasks)) - set(grads.slots):
+            diagonal[..., slot] = torch.nan
         return products
 
     def _device(self) -> torch.device | None:

@@ -11,6 +11,7 @@ from .gram import (
     Unit,
     answer,
     identity,
+    limit,
     looking_is_free,
     mean_weights,
     no_bookkeeping,
@@ -91,7 +92,7 @@ def _joint(problem: Problem, parts: Unit) -> Change:
     # Gradients of about one size are all tight at first; with others among them, the task that is tight first.
     bounds = products / ratio
     free = (ratio > 0.01) | (bounds <= bounds.amin(-2, keepdim=True))
-    for _ in range(BLOCK_ROUNDS):
+    for _ in range(limit(2 * BLOCK_ROUNDS, matrix)):
         right = torch.where(free, sides, 0.0)
         left = torch.linalg.solve_ex(on(free, matrix, eye), right)[0]
         slope, start = left.split(1, -1)
@@ -111,7 +112,7 @@ def _joint(problem: Problem, parts: Unit) -> Change:
     settled = a > min(1e8, 0.1 / parts.ridge)
     if parts.present is not None:
         settled = settled | (parts.present & (parts.norms == 0)).any(-2, keepdim=True)
-    return Change(x, mu, discriminant.new_tensor(radius).expand_as(mu), settled, unsolved)
+    return Change(x, mu, torch.full_like(mu, radius), settled, unsolved)
 
 
 def _otherwise(problem: Problem, change: Change) -> Change:

@@ -9,7 +9,7 @@ the exact solution. Should block moves cycle, moving one variable at a time (Mur
 import torch
 from torch import Tensor
 
-from .gram import identity, none_left
+from .gram import identity, limit, none_left
 
 BLOCK_ROUNDS = 10
 
@@ -24,7 +24,7 @@ def complementarity(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
     each = matrix.unsqueeze(1)
     negated = -offset
     free = offset < 0
-    for count in range(BLOCK_ROUNDS + 4 * tasks):
+    for count in range(limit(BLOCK_ROUNDS + 4 * tasks, matrix)):
         rows = free.mT.unsqueeze(-1)  # (B, K, T, 1)
         right = torch.where(free, negated, 0.0)
         x = torch.linalg.solve_ex(on(rows, each, eye), right.mT.unsqueeze(-1))[0].squeeze(-1).mT
@@ -32,7 +32,7 @@ def complementarity(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
         wrong = negative(torch.baddbmm(offset, matrix, x).add_(x), x)
         if none_left(wrong):
             break
-        free = free ^ (wrong if count < BLOCK_ROUNDS else last_of(wrong))
+        free = free ^ (wrong if count < limit(BLOCK_ROUNDS, matrix) else last_of(wrong))
     return x.clamp_min(0.0), wrong.any(-2)
 
 

@@ -110,6 +110,12 @@ def answer(gram: Tensor, weights: Tensor, residual: Tensor, solved: Tensor) -> S
     return Solution(rounded(gram, weights), residual.reshape(batch), solved.reshape(batch))
 
 
+def limit(rounds: int, tensor: Tensor) -> int:
+    """How many rounds an iteration may take: all where it stops early, a third where it cannot, which suffices for
+    all but the most degenerate matrices."""
+    return rounds if looking_is_free(tensor) else -(-rounds // 3)
+
+
 def none_left(unsolved: Tensor) -> bool:
     """Whether an iteration may stop early: asked only where looking is free. Elsewhere all iterations run."""
     return looking_is_free(unsolved) and not bool(unsolved.any())

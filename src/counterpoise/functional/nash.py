@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from .gram import Solution, Unit, answer, identity, looking_is_free, no_bookkeeping, none_left, rounded, unit
+from .gram import Solution, Unit, answer, identity, limit, looking_is_free, no_bookkeeping, none_left, rounded, unit
 from .mgda import min_norm
 
 ITERATIONS = 40
@@ -63,7 +63,7 @@ def _newton(parts: Unit) -> tuple[Tensor, Tensor]:
     ones = torch.ones_like(parts.norms)
     x = cosines.sum(-1, keepdim=True).clamp_min(0.25).rsqrt()
     x = x * (x * torch.bmm(cosines, x)).clamp_min(0.25).rsqrt()
-    for _ in range(ITERATIONS):
+    for _ in range(limit(ITERATIONS, cosines)):
         terms = cosines * (x * x.mT)
         y = torch.linalg.solve_ex(terms + eye, ones)[0].mul_(2.0).sub_(1.0)
         length = y.norm(dim=-2, keepdim=True)
@@ -80,7 +80,7 @@ def _newton_of_power(parts: Unit, power: float) -> tuple[Tensor, Tensor]:
     """The same for x_i (Cx)_i = b_i(x), b = ‖g‖^{p−1} x^{1−p}."""
     cosines, factor = parts.cosines, _factor(parts, power)
     x = factor ** (1 / (1 + power))
-    for _ in range(2 * ITERATIONS):
+    for _ in range(limit(2 * ITERATIONS, cosines)):
         # Along a ray the problem is one-dimensional: go to its solution first.
         curvature = (x * torch.bmm(cosines, x)).sum(-2, keepdim=True)
         ray = ((factor * x ** (1 - power)).sum(-2, keepdim=True) / curvature) ** (1 / (1 + power))
