@@ -11,7 +11,6 @@ from .gram import (
     Unit,
     answer,
     identity,
-    limit,
     looking_is_free,
     mean_weights,
     no_bookkeeping,
@@ -71,8 +70,7 @@ def _solve(gram: Tensor, alpha: float, rescale: bool) -> tuple[Tensor, Problem, 
     share = mean_weights(parts)
     mean = parts.norms * share  # g₀, on the unit gradients
     products = torch.bmm(parts.cosines, mean)
-    # ‖g₀‖ may itself cancel to nothing.
-    size = torch.bmm(mean.mT, products).clamp_min(0.0).sqrt().maximum(1e-8 * mean.amax(-2, keepdim=True))
+    size = torch.bmm(mean.mT, products).clamp_min(1e-300).sqrt()  # ‖g₀‖ may itself cancel to nothing
     products = products / size
     if parts.present is not None:
         products = torch.where(parts.inverse > 0, products, 1.0)
@@ -89,18 +87,16 @@ def _joint(problem: Problem, parts: Unit) -> Change:
     matrix, ratio, products, radius = problem
     eye = identity(matrix)
     sides = torch.cat((ratio, -products), -1)
-    # Gradients of about one size are all tight at first; with others among them, the task that is tight first.
-    bounds = products / ratio
-    free = (ratio > 0.01) | (bounds <= bounds.amin(-2, keepdim=True))
-    for _ in range(limit(2 * BLOCK_ROUNDS, matrix)):
+    bounds = products / ratio  # μ above which a task becomes tight
+    # Start with those that were tight if all gradients were orthogonal, and at least with the first.
+    start = _height(torch.bmm(sides.mT, sides), radius)[0]
+    free = (bounds < start) | (bounds <= bounds.amin(-2, keepdim=True))
+    for _ in range(BLOCK_ROUNDS if looking_is_free(matrix) else 7):
         right = torch.where(free, sides, 0.0)
         left = torch.linalg.solve_ex(on(free, matrix, eye), right)[0]
-        slope, start = left.split(1, -1)
-        # ‖Σ x_i g_i‖² = aμ² + 2bμ + c for x = μ·slope + start.
-        a, b, _, c = torch.bmm(right.mT, left).flatten(1).view(-1, 4, 1, 1).unbind(1)
-        discriminant = torch.addcmul(b * b, a, c - radius**2, value=-1)
-        mu = (discriminant.relu().sqrt() - b) / a
-        x = torch.addcmul(start, mu, slope)
+        slope, base = left.split(1, -1)
+        mu, a, discriminant = _height(torch.bmm(right.mT, left), radius)
+        x = torch.addcmul(base, mu, slope)
         wrong = torch.baddbmm(products, matrix, x).add_(x).addcmul_(mu, ratio, value=-1) < -1e-12
         if none_left(wrong):
             break
@@ -112,7 +108,16 @@ def _joint(problem: Problem, parts: Unit) -> Change:
     settled = a > min(1e8, 0.1 / parts.ridge)
     if parts.present is not None:
         settled = settled | (parts.present & (parts.norms == 0)).any(-2, keepdim=True)
+        # Where norms differ by many decades, μ may have lost its digits.
+        unsolved = unsolved | ((_length(matrix, x) - radius).abs() > 1e-10 * radius)
     return Change(x, mu, torch.full_like(mu, radius), settled, unsolved)
+
+
+def _height(quadratic: Tensor, radius: float) -> tuple[Tensor, Tensor, Tensor]:
+    """μ with ‖Σ x_i g_i‖² = aμ² + 2bμ + c = radius² for x = μ·slope + base; a; and the discriminant."""
+    a, b, _, c = quadratic.view(-1, 4, 1, 1).unbind(1)
+    discriminant = torch.addcmul(b * b, a, c - radius**2, value=-1)
+    return (discriminant.relu().sqrt() - b) / a, a, discriminant
 
 
 def _otherwise(problem: Problem, change: Change) -> Change:

@@ -35,7 +35,7 @@ class Unit(NamedTuple):
     cosines: Tensor  # the row and column of an absent or zero gradient are those of the identity
     norms: Tensor  # 0 where absent
     inverse: Tensor  # 1/norms, 0 where absent or zero
-    present: Tensor | None  # None: no gradient is known to be absent or zero, so that nothing has to be masked
+    present: Tensor | None  # None: all gradients are there, of comparable size, so that nothing has to be guarded
     ridge: float  # on the diagonal: how far rounding of the input may take it from positive semi-definite
 
 
@@ -44,7 +44,7 @@ def unit(gram: Tensor, *, regular: bool = True) -> Unit:
     if gram.dim() < 2 or gram.shape[-1] != gram.shape[-2]:
         raise ValueError(f"a Gram matrix has shape (…, T, T), got {tuple(gram.shape)}")
     tasks = gram.shape[-1]
-    ridge = max(1e-13, 8 * torch.finfo(gram.dtype).eps)
+    ridge = ridge_of(gram)
     gram = gram.reshape(-1, tasks, tasks).to(working_dtype(gram.device))
     squares = gram.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
     norms = squares.sqrt()
@@ -62,12 +62,28 @@ def unit(gram: Tensor, *, regular: bool = True) -> Unit:
     return Unit(cosines, norms, inverse, present, ridge)
 
 
+def ridge_of(gram: Tensor) -> float:
+    """How far rounding may take a matrix of this precision from positive semi-definite."""
+    return max(1e-13, 8 * torch.finfo(gram.dtype).eps)
+
+
+def answer_dtype(gram: Tensor) -> torch.dtype:
+    """Half precision is answered in float32, wider ones in their own."""
+    return gram.dtype if gram.dtype == torch.float64 else torch.float32
+
+
 def _plain(squares: Tensor) -> bool:
-    """Whether all gradients are present and none is zero, where looking is free."""
+    """Whether all gradients are present, none is zero, and norms differ by less than 1e6, where looking is free."""
     if not looking_is_free(squares):
         return False
-    low, high = squares.aminmax()
-    return low.item() > 0 and high.item() < math.inf
+    if squares.numel() <= 64:  # a few numbers are faster compared one by one
+        values = squares.flatten().tolist()
+        low, high = min(values), max(values)
+        if any(value != value for value in values):  # NaN
+            return False
+    else:
+        low, high = (float(bound) for bound in squares.aminmax())
+    return bool(low > 0 and high < low * 1e12 and high < math.inf)
 
 
 def looking_is_free(tensor: Tensor) -> bool:
@@ -101,8 +117,7 @@ def no_bookkeeping(solver: Callable[P, R]) -> Callable[P, R]:
 
 def rounded(gram: Tensor, weights: Tensor) -> Tensor:
     """Weights (B, T, 1) in the shape and precision in which `gram` is answered, never beyond its range."""
-    dtype = torch.promote_types(gram.dtype, torch.float32)
-    return torch.nan_to_num(weights.to(dtype), 0.0).reshape(gram.shape[:-1])
+    return torch.nan_to_num(weights.to(answer_dtype(gram)), 0.0).reshape(gram.shape[:-1])
 
 
 def answer(gram: Tensor, weights: Tensor, residual: Tensor, solved: Tensor) -> Solution:

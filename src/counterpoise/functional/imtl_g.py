@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from .gram import Solution, Unit, answer, no_bookkeeping, ratios, rounded, unit
+from . import host
+from .gram import Solution, Unit, answer, answer_dtype, no_bookkeeping, ratios, ridge_of, rounded, unit
 
 
 def imtl_g(gram: Tensor) -> Solution:
@@ -26,6 +27,9 @@ def imtl_g(gram: Tensor) -> Solution:
 
 def imtl_g_weights(gram: Tensor) -> Tensor:
     """The weights of `imtl_g`: (…, T, T) in, (…, T) out."""
+    single = host.imtl_g(gram, ridge_of(gram))
+    if single is not None:
+        return torch.tensor(single, dtype=answer_dtype(gram))
     return rounded(gram, _solve(gram)[0])
 
 
@@ -33,7 +37,7 @@ def imtl_g_weights(gram: Tensor) -> Tensor:
 def _solve(gram: Tensor) -> tuple[Tensor, Unit, Tensor, Tensor]:
     parts = unit(gram)
     scaled = torch.linalg.solve_ex(parts.cosines, torch.ones_like(parts.norms))[0]
-    weights = scaled * ratios(parts)
-    total, size = weights.sum(-2, keepdim=True), weights.abs().sum(-2, keepdim=True)
+    weights = scaled * (parts.inverse if parts.present is None else ratios(parts))
+    total, size = weights.sum(-2, keepdim=True), weights.norm(1, -2, keepdim=True)
     sound = total > 1e-6 * size
     return weights / torch.where(sound, total, size), parts, scaled, sound

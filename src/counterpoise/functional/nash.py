@@ -5,7 +5,20 @@ import math
 import torch
 from torch import Tensor
 
-from .gram import Solution, Unit, answer, identity, limit, looking_is_free, no_bookkeeping, none_left, rounded, unit
+from . import host
+from .gram import (
+    Solution,
+    Unit,
+    answer,
+    answer_dtype,
+    identity,
+    limit,
+    looking_is_free,
+    no_bookkeeping,
+    none_left,
+    rounded,
+    unit,
+)
 from .mgda import min_norm
 
 ITERATIONS = 40
@@ -20,8 +33,8 @@ def fairgrad(gram: Tensor, *, alpha: float = 1.0) -> Solution:
     weight 0. For α ≠ 1, norms more than about ten decades apart are beyond float64.
     Residual: max_i |w_i^{1/α} (Gw)_i − 1|.
     """
-    weights, parts, x, solved = _solve(gram, 1 / alpha)
     power = 1 / alpha
+    weights, parts, x, solved = _solve(gram, power)
     target = _factor(parts, power) * x ** (1 - power)
     residual = (x * torch.bmm(parts.cosines, x) / target - 1).abs().amax(-2)
     return answer(gram, weights, residual, solved)
@@ -34,7 +47,8 @@ def nash(gram: Tensor) -> Solution:
 
 def nash_weights(gram: Tensor) -> Tensor:
     """The weights of `nash`: (…, T, T) in, (…, T) out."""
-    return fairgrad_weights(gram)
+    single = host.nash(gram, SMALL)
+    return fairgrad_weights(gram) if single is None else torch.tensor(single, dtype=answer_dtype(gram))
 
 
 def fairgrad_weights(gram: Tensor, *, alpha: float = 1.0) -> Tensor:
@@ -47,7 +61,7 @@ def _solve(gram: Tensor, power: float) -> tuple[Tensor, Unit, Tensor, Tensor]:
     parts = unit(gram, regular=False)
     x, solved = _newton(parts) if power == 1 else _newton_of_power(parts, power)
     weights = x * parts.inverse
-    if not none_left(~solved):
+    if not (looking_is_free(x) and bool(solved.all())):
         weights = torch.where(solved, weights, min_norm(unit(gram))[0])
     return weights, parts, x, solved
 
@@ -56,24 +70,29 @@ def _newton(parts: Unit) -> tuple[Tensor, Tensor]:
     """Solves x_i (Cx)_i = 1 for x = ‖g‖ w, and says where it did.
 
     Newton's step in relative coordinates is dx/x = y with (H + 1)y = 1 − H1, H = diag(x) C diag(x), that is
-    y = 2(H + 1)⁻¹1 − 1; the problem is self-concordant, so steps 1/(1 + ‖y‖) lead from anywhere to where full ones do.
+    1 + y = 2(H + 1)⁻¹1; the problem is self-concordant, so steps 1/(1 + ‖y‖) lead from anywhere to where full ones do.
     """
     cosines = parts.cosines
     eye = identity(cosines)
-    ones = torch.ones_like(parts.norms)
+    halves = torch.full_like(parts.norms, 0.5)
     x = cosines.sum(-1, keepdim=True).clamp_min(0.25).rsqrt()
     x = x * (x * torch.bmm(cosines, x)).clamp_min(0.25).rsqrt()
     for _ in range(limit(ITERATIONS, cosines)):
         terms = cosines * (x * x.mT)
-        y = torch.linalg.solve_ex(terms + eye, ones)[0].mul_(2.0).sub_(1.0)
+        z = torch.linalg.solve_ex(terms + eye, halves)[0].mul_(2.0)  # 1 + y = 2z
+        longest = 2 * torch.dist(z, halves).item() if looking_is_free(z) else math.inf
+        if longest < 0.25:
+            x = torch.mul(x, z).mul_(2.0)
+            if longest < SMALL:
+                break
+            continue
+        y = 2 * z - 1
         length = y.norm(dim=-2, keepdim=True)
-        longest = length.max().item() if looking_is_free(length) else math.inf
-        if longest < SMALL:
-            break
-        x = torch.addcmul(x, x, y if longest < 0.25 else torch.where(length > 0.25, y / (1 + length), y))
+        x = torch.addcmul(x, x, torch.where(length > 0.25, y / (1 + length), y))
     # What cancellation leaves of the sums tells a solution from a runaway towards one at infinity.
-    left = terms.abs().sum(-1, keepdim=True).amax(-2, keepdim=True)
-    return torch.addcmul(x, x, y), (length < SMALL) & (left < 0.1 / parts.ridge)
+    products = torch.bmm(cosines.abs(), x) * x
+    unsolved = ((x * torch.bmm(cosines, x) - 1).abs() > 1e-8) | (products > 0.1 / parts.ridge)
+    return x, ~unsolved.any(-2, keepdim=True)
 
 
 def _newton_of_power(parts: Unit, power: float) -> tuple[Tensor, Tensor]:
