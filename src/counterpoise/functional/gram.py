@@ -99,7 +99,8 @@ def mean_weights(parts: Unit) -> Tensor | float:
     """1 / the number of present tasks for each of them."""
     if parts.present is None:
         return 1 / parts.norms.shape[-2]
-    return parts.present / parts.present.sum(-2, keepdim=True).clamp_min(1)
+    present = parts.present.to(parts.norms.dtype)  # of booleans and integers torch would make float32
+    return present / present.sum(-2, keepdim=True).clamp_min(1)
 
 
 def no_bookkeeping(solver: Callable[P, R]) -> Callable[P, R]:

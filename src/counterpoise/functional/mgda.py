@@ -34,7 +34,7 @@ def _solve(gram: Tensor) -> tuple[Tensor, Unit, Tensor]:
     if parts.present is None:
         return weights, parts, unsolved
     # A vanished gradient is the shortest vector itself.
-    zero = parts.present & (parts.norms == 0)
+    zero = (parts.present & (parts.norms == 0)).to(weights.dtype)
     count = zero.sum(-2, keepdim=True)
     return torch.where(count > 0, zero / count, weights), parts, unsolved
 

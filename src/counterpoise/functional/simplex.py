@@ -29,7 +29,7 @@ def sdmgrad_weights(
     count = present.sum(-1, keepdim=True).clamp_min(1)
     norms = parts.norms / (parts.norms.sum(-2, keepdim=True) / count.unsqueeze(-1)).clamp_min(1e-300)
     matrix = parts.cosines * norms * norms.mT
-    mean = present / count
+    mean = present.to(matrix.dtype) / count
     x = project_on_simplex(w.detach().to(matrix.dtype).reshape(mean.shape), present)
     velocity = torch.zeros_like(x)
     for _ in range(iterations):

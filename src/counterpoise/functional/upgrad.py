@@ -30,6 +30,7 @@ def _solve(gram: Tensor) -> tuple[Tensor, Unit, Tensor, Tensor]:
     x, unsolved = complementarity(parts.cosines, parts.cosines)
     # Column i of x is in units of ‖g_i‖ / ‖g_j‖.
     moved = torch.bmm(x, parts.norms) * parts.inverse
+    if parts.present is None:
+        return (moved + 1) / parts.norms.shape[-2], parts, x, unsolved
     mean = mean_weights(parts)
-    count = parts.norms.shape[-2] if parts.present is None else parts.present.sum(-2, keepdim=True).clamp_min(1)
-    return moved / count + mean, parts, x, unsolved
+    return (moved + 1) * mean, parts, x, unsolved
