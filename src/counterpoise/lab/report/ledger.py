@@ -1,0 +1,200 @@
+"""The claims ledger: what the paper says, judged on our results."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from rich.table import Table
+from rich.text import Text
+
+from ..studies import Study
+from ..studies.base import RAW
+from ..studies.claims import Claim, Lookup, Part, Score, Statement, Values
+from .tables import spoken
+
+Verdict = Literal["holds", "does not hold", "undecided", "not run"]
+RESAMPLES, LEVEL = 10_000, 0.95
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One part of a claim on our results."""
+
+    paper: float
+    ours: float
+    low: float  # of the bootstrap interval over seeds
+    high: float
+    effect: float  # mean over standard deviation of the quantity's values at single seeds
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A claim on our results at some seeds, with BPGS as released or with its raw precisions."""
+
+    study: str
+    claim: Claim
+    reading: str
+    seeds: tuple[int, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        verdicts = {finding.verdict for finding in self.findings}
+        order: tuple[Verdict, ...] = ("not run", "does not hold", "undecided", "holds")
+        return next(verdict for verdict in order if verdict in verdicts)
+
+
+def judge(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Judgement]:
+    """Every claim of the study at these seeds; those about BPGS in both readings."""
+    same = set(seeds) == set(study.seeds)
+    judgements = []
+    for claim in study.claims:
+        about = any(score.method == "BPGS" for score in claim.statement.scores())
+        for reading in ("BPGS", RAW) if about else ("",):
+            statement = claim.statement.read_as("BPGS", reading or "BPGS")
+            findings = _judge(study, claim.statement, statement, frame, seeds, same)
+            judgements.append(Judgement(study.name, claim, reading, tuple(seeds), findings))
+    return judgements
+
+
+def _judge(
+    study: Study, said: Statement, read: Statement, frame: pd.DataFrame, seeds: Sequence[int], same: bool
+) -> tuple[Finding, ...]:
+    values = _values(read, frame, seeds)
+    findings = []
+    for part, theirs in zip(read.parts, said.parts, strict=True):
+        paper = _paper(study, theirs)
+        if values is None:
+            findings.append(Finding(paper, np.nan, np.nan, np.nan, np.nan, "not run"))
+            continue
+        ours = float(part.quantity.evaluate(_means(values, np.arange(len(seeds)))))
+        low, high = _interval(part, values, len(seeds))
+        findings.append(Finding(paper, ours, low, high, _effect(part, values), _verdict(part, ours, low, high, same)))
+    return tuple(findings)
+
+
+def _verdict(part: Part, ours: float, low: float, high: float, same: bool) -> Verdict:
+    """An inequality is decided when the whole interval is on one side.
+
+    That a mean is a given number is a statement about given seeds: at the same seeds the tolerance alone decides, at
+    others the number must also be one that chance over seeds could give.
+    """
+    if part.relation == "near":
+        reach = part.tolerance + 5e-4  # the paper rounds to three digits
+        inside = abs(ours - part.bound) <= reach if same else low - reach <= part.bound <= high + reach
+        return "holds" if inside else "does not hold"
+    if part.relation == "<":
+        low, high, bound = -high, -low, -part.bound
+    else:
+        bound = part.bound
+    return "holds" if low > bound else "does not hold" if high < bound else "undecided"
+
+
+def _values(statement: Statement, frame: pd.DataFrame, seeds: Sequence[int]) -> dict[Score, Values] | None:
+    """The score of every cell at every seed, in the same order: None if a run is missing."""
+    found = {}
+    for score in set(statement.scores()):
+        rows = frame[(frame["method"] == score.method) & (frame["condition"] == score.condition)]
+        by_seed = rows.set_index("seed")[score.metric] if len(rows) else pd.Series(dtype=float)
+        if not set(seeds) <= set(by_seed.index):
+            return None
+        found[score] = by_seed.loc[list(seeds)].to_numpy(dtype=np.float64)
+    return found
+
+
+def _means(values: dict[Score, Values], chosen: np.ndarray) -> Lookup:
+    """Cells by their mean (or deviation) over the chosen seeds (…, count), the same for all: pairs stay together."""
+
+    def lookup(score: Score) -> Values:
+        drawn = values[score][chosen]
+        return np.asarray(drawn.mean(-1) if score.statistic == "mean" else drawn.std(-1))
+
+    return lookup
+
+
+def _interval(part: Part, values: dict[Score, Values], count: int) -> tuple[float, float]:
+    """The percentile bootstrap over seeds, with a fixed stream."""
+    chosen = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
+    with np.errstate(divide="ignore", invalid="ignore"):  # a resample of one seed alone has no deviation
+        found = part.quantity.evaluate(_means(values, chosen))
+    low, high = np.nanpercentile(found[np.isfinite(found)], [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
+    return float(low), float(high)
+
+
+def _effect(part: Part, values: dict[Score, Values]) -> float:
+    if any(score.statistic == "sd" for score in part.quantity.scores()):
+        return float("nan")
+    single = part.quantity.evaluate(lambda score: values[score])
+    sd = float(np.std(single, ddof=1)) if len(single) > 1 else 0.0
+    return float(np.mean(single)) / sd if sd > 0 else float("nan")
+
+
+def _paper(study: Study, part: Part) -> float:
+    """The paper's own value of a quantity, from its tables; of a bare number, the number."""
+    if part.relation == "near":
+        return part.bound
+
+    def lookup(score: Score) -> Values:
+        mean, sd = study.paper.get(score.metric, {}).get(score.method, {}).get(score.condition, (np.nan, np.nan))
+        return np.asarray(mean if score.statistic == "mean" else sd)
+
+    return float(part.quantity.evaluate(lookup))
+
+
+STYLES: dict[Verdict, str] = {"holds": "green", "does not hold": "red", "undecided": "yellow", "not run": "dim"}
+
+
+def terminal(judgements: Sequence[Sequence[Judgement]]) -> Table:
+    """Each claim with its verdict at each set of seeds."""
+    first = judgements[0]
+    table = Table(title="Claims ledger", title_justify="left", title_style="bold", show_lines=True)
+    table.add_column("claim", ratio=3)
+    table.add_column("where", ratio=1)
+    table.add_column("paper", justify="right", no_wrap=True)
+    for column in judgements:
+        table.add_column(spoken(column[0].seeds), no_wrap=True)
+    for row in zip(*judgements, strict=True):
+        claim, reading = row[0].claim, row[0].reading
+        text = claim.text + (f"  [{reading}]" if reading == RAW else "")
+        paper = "\n".join(_number(f.paper) for f in row[0].findings)
+        table.add_row(Text(text), claim.where, paper, *(_found(judgement) for judgement in row))
+    table.caption = f"{len(first)} readings; intervals: {LEVEL:.0%} bootstrap over seeds, paired"
+    return table
+
+
+def _found(judgement: Judgement) -> Text:
+    text = Text(judgement.verdict, style=STYLES[judgement.verdict])
+    for f in judgement.findings:
+        if f.verdict != "not run":
+            text.append(f"\n{_number(f.ours)} [{_number(f.low)}, {_number(f.high)}]", style="default")
+    return text
+
+
+def _number(value: float) -> str:
+    return "–" if np.isnan(value) else f"{value:.3f}"
+
+
+def rows(judgements: Sequence[Judgement]) -> pd.DataFrame:
+    """The ledger as data: a row for each part of each claim."""
+    return pd.DataFrame(
+        [
+            {"study": j.study, "claim": j.claim.text, "where": j.claim.where, "reading": j.reading}
+            | {"seeds": " ".join(map(str, j.seeds)), "verdict": j.verdict, "part_verdict": f.verdict}
+            | {"paper": f.paper, "ours": f.ours, "low": f.low, "high": f.high, "effect": f.effect}
+            for j in judgements
+            for f in j.findings
+        ]
+    )
+
+
+def markdown(judgements: Sequence[Judgement]) -> str:
+    lines = ["| claim | where | reading | seeds | verdict | paper | ours [95 % interval] |", "|" + " --- |" * 7]
+    for j in judgements:
+        ours = "; ".join(f"{_number(f.ours)} [{_number(f.low)}, {_number(f.high)}]" for f in j.findings)
+        paper = "; ".join(_number(f.paper) for f in j.findings)
+        cells = (j.claim.text, j.claim.where, j.reading or "–", spoken(j.seeds)[6:], f"**{j.verdict}**", paper, ours)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
