@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-import torch
 
 from .executors import CrashError, Job, RunError
 from .stacks import Stack, execute
@@ -65,7 +64,6 @@ class _Task:
 
 @ray.remote
 def _work(stack: Stack, root: str) -> list[tuple[Any, Any]]:
-    torch.set_num_threads(1)
     execute(stack, root)
     store = Store(root)
     return [(store.history(run), store.result(run)) for run in stack.runs]

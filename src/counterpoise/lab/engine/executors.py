@@ -13,8 +13,6 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import torch
-
 from .stacks import Stack, execute, processors
 
 ExecutorName = Literal["inline", "processes", "ray"]
@@ -135,8 +133,6 @@ class _Process:
 
 def _work(stack: Stack, root: Path, words: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group: the parent decides
-    if stack.runs[0].device == "cpu":
-        torch.set_num_threads(1)
     try:
         execute(stack, root)
     except Exception:
@@ -155,12 +151,7 @@ def _processes(jobs: int) -> Iterator[Executor]:
 
 @contextmanager
 def _inline() -> Iterator[Executor]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in a worker: sums over threads would round differently
-    try:
-        yield Inline()
-    finally:
-        torch.set_num_threads(threads)
+    yield Inline()
 
 
 def make_executor(

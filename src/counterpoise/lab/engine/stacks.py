@@ -2,11 +2,14 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+
+import torch
 
 import counterpoise as cp
 
@@ -95,7 +98,14 @@ def execute(
     after_epoch: Callable[[Trainer], None] | None = None,
 ) -> None:
     """Trains a stack to its end, from its checkpoint if it has one, and writes what each run of it found."""
-    store, study, key = Store(root), stack.study, stack.key
+    with _threads(1 if stack.runs[0].device == "cpu" else torch.get_num_threads()):
+        _execute(stack, Store(root), checkpoint_seconds, after_epoch)
+
+
+def _execute(
+    stack: Stack, store: Store, checkpoint_seconds: float, after_epoch: Callable[[Trainer], None] | None
+) -> None:
+    study, key = stack.study, stack.key
     trainer = Trainer(stack.runs)
     state = store.load_checkpoint(study, key)
     if state is not None:
@@ -113,6 +123,17 @@ def execute(
         if store.result(run) is None:
             store.finish(run, history, result)
     store.drop_stack(study, key)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """One thread for each stack: a sum that is shared by threads would round otherwise, and processes use the rest."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def processors() -> int:

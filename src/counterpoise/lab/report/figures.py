@@ -26,7 +26,7 @@ def stress_curves(frames: Mapping[str, pd.DataFrame]) -> Figure:
             for row, metric in enumerate(METRICS):
                 _curves(axes[row, column], study, frame, metric)
                 axes[row, column].set_ylabel(METRICS[metric] if column == 0 else "")
-            axes[0, column].set_title(f"{study.title} ({_seeds(frame, study)} seeds)")
+            axes[0, column].set_title(f"{study.title} ({_seeds(frame, study)} seeds, ± 1 sd)")
             axes[1, column].set_xlabel("scale factor")
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
@@ -40,9 +40,9 @@ def curves(study: Study, frame: pd.DataFrame) -> Figure:
         for axis, metric in zip(np.atleast_1d(figure.subplots(1, len(study.metrics))), study.metrics, strict=True):
             _curves(axis, study, frame, metric)
             axis.set(ylabel=METRICS[metric], xlabel="scale factor")
-        figure.suptitle(f"{study.title} ({_seeds(frame, study)} seeds)", fontsize=10)
+        figure.suptitle(f"{study.title} ({_seeds(frame, study)} seeds, ± 1 sd)", fontsize=10)
         handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4))
+        figure.legend(handles, labels, loc="outside lower center", ncols=2 * len(study.metrics))
     return figure
 
 
@@ -71,7 +71,13 @@ def degradation(frames: Mapping[str, pd.DataFrame]) -> Figure:
                 axis.errorbar(
                     drop, place, xerr=[[drop - low], [high - drop]], color="#222222", capsize=2.5, linewidth=1
                 )
-                axis.annotate(f"{drop:.1f} %", (max(high, 0), place), (5, 0), textcoords="offset points", va="center")
+                axis.annotate(
+                    f"{drop:.1f} %".replace("-", "−"),
+                    (max(high, 0), place),
+                    (5, 0),
+                    textcoords="offset points",
+                    va="center",
+                )
             axis.set_yticks(range(len(study.methods)), list(study.methods))
             axis.invert_yaxis()
             axis.axvline(0, color="#222222", linewidth=0.8)
@@ -101,7 +107,7 @@ def regimes(study: Study, frame: pd.DataFrame) -> Figure:
             axis.set_ylabel(METRICS[metric])
             axis.grid(axis="x", visible=False)
         axes[1].set_xticks(range(len(keys)), keys)
-        figure.suptitle(f"{study.title} ({_seeds(frame, study)} seeds)", fontsize=10)
+        figure.suptitle(f"{study.title} ({_seeds(frame, study)} seeds, ± 1 sd)", fontsize=10)
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     return figure
