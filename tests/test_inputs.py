@@ -23,7 +23,7 @@ def prepared(name: str, tasks: Any = 3, **options: Any) -> cp.Balancer:
     return balancer
 
 
-@pytest.mark.parametrize("name", cp.methods())
+@pytest.mark.parametrize("name", cp.methods("loss"))
 def test_mapping_sequence_and_tensor_are_one(name: str) -> None:
     results = []
     for kind in ("mapping", "reversed", "list", "tuple", "tensor"):
@@ -116,7 +116,7 @@ def test_bad_tasks_are_refused(tasks: Any, error: type[Exception]) -> None:
         cp.BPGS(tasks)
 
 
-@pytest.mark.parametrize("name", cp.methods())
+@pytest.mark.parametrize("name", cp.methods("loss"))
 @pytest.mark.parametrize("how", ["missing", "none", "nan", "inf", "tensor"])
 def test_an_absent_task_is_left_out(name: str, how: str) -> None:
     """Weight 0, no gradient for it, and the present tasks as if it had never been asked for (τ and T alone stay)."""
@@ -187,7 +187,7 @@ def test_one_present_task_of_a_normalised_method_has_weight_one(name: str) -> No
     torch.testing.assert_close(balancer.weights, torch.tensor([0.0, 1.0, 0.0]))
 
 
-@pytest.mark.parametrize("name", cp.methods())
+@pytest.mark.parametrize("name", cp.methods("loss"))
 @pytest.mark.parametrize("how", ["none", "nan", "nan tensor"])
 def test_no_present_task_gives_an_attached_zero(name: str, how: str) -> None:
     layer = nn.Linear(2, 3)
@@ -212,7 +212,7 @@ def test_no_present_task_gives_an_attached_zero(name: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["mapping", "sequence", "stack"])
-@pytest.mark.parametrize("name", cp.methods())
+@pytest.mark.parametrize("name", cp.methods("loss"))
 def test_a_loss_that_is_not_finite_poisons_nothing(name: str, how: str) -> None:
     """0/0 in a task's own graph would turn a zero gradient into NaN: its graph must be cut."""
     torch.manual_seed(0)
@@ -238,7 +238,7 @@ def test_a_loss_that_is_not_finite_poisons_nothing(name: str, how: str) -> None:
     assert (balancer.weights[1:] == 0).all()
 
 
-@pytest.mark.parametrize("name", cp.methods())
+@pytest.mark.parametrize("name", cp.methods("loss"))
 def test_strict_raises_on_a_loss_that_is_not_finite(name: str) -> None:
     balancer = prepared(name, NAMES, strict=True)
     with pytest.raises(ValueError, match=r"task 'depth' is not finite: nan"):
@@ -247,7 +247,7 @@ def test_strict_raises_on_a_loss_that_is_not_finite(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", cp.methods())
+@pytest.mark.parametrize("name", cp.methods("loss"))
 def test_half_precision_losses_are_worked_out_in_float32(name: str, dtype: torch.dtype) -> None:
     losses = [loss.detach().to(dtype).requires_grad_() for loss in scalars()]
     wide = torch.stack([loss.detach().float() for loss in losses])
@@ -265,7 +265,7 @@ def test_mixed_precisions_meet_in_the_wider_one() -> None:
     assert cp.BPGS(2)(losses).dtype == torch.float64
 
 
-@pytest.mark.parametrize("name", cp.methods())
+@pytest.mark.parametrize("name", cp.methods("loss"))
 def test_evaluation_changes_nothing(name: str) -> None:
     balancer = prepared(name, NAMES)
     losses = torch.stack(scalars(requires_grad=False))

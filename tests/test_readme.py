@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -11,10 +12,10 @@ TEXT = (Path(__file__).parent.parent / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
-def table() -> str:
-    """The table of methods as the registry has it."""
+def table(space: Literal["loss", "gradient"]) -> str:
+    """The methods of one space as the registry has them."""
     lines = ["| method | class | when to use it | paper | needs |", "| --- | --- | --- | --- | --- |"]
-    for name in cp.methods():
+    for name in cp.methods(space):
         m = cp.describe(name)
         needs = ", ".join(f"`{need}`" for need in m.needs)
         cells = (f"`{name}`", f"`cp.{m.build.__name__}`", m.summary, m.paper or "–", needs or "–")
@@ -22,10 +23,11 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def test_the_table_is_the_registry() -> None:
-    found = re.search(r"<!-- methods -->\n(.*?)\n?<!-- /methods -->", TEXT, re.DOTALL)
+@pytest.mark.parametrize("space", ["loss", "gradient"])
+def test_the_tables_are_the_registry(space: Literal["loss", "gradient"]) -> None:
+    found = re.search(rf"<!-- {space} space -->\n(.*?)\n?<!-- /{space} space -->", TEXT, re.DOTALL)
     assert found is not None
-    assert found[1] == table(), f"put this between the markers of README.md:\n{table()}"
+    assert found[1] == table(space), f"put this between the markers of README.md:\n{table(space)}"
 
 
 def test_the_blocks_run_in_order(capsys: pytest.CaptureFixture[str]) -> None:

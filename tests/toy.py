@@ -1,5 +1,6 @@
 """The stated toy run: two linear regressions on shared features, 200 steps, one loss 100 times the other."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,12 +19,19 @@ def problem() -> tuple[nn.Module, Tensor, Tensor]:
     return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2)), x, y
 
 
-def needs(method: cp.Method, losses: Tensor) -> dict[str, Any]:
-    return {"kpis": 1 / (1 + losses.detach())} if "kpis" in method.needs else {}
+def needs(method: cp.Method, losses: Tensor, again: Callable[[], Tensor] | None = None) -> dict[str, Any]:
+    """What a method needs beyond losses and shared parameters; `again` computes the losses of the batch anew."""
+    found: dict[str, Any] = {"kpis": 1 / (1 + losses.detach())} if "kpis" in method.needs else {}
+    return found | {need: again for need in ("validation", "training") if need in method.needs}
+
+
+def shared(model: nn.Module, method: cp.Method) -> list[nn.Parameter]:
+    """The hidden layer; for a method that takes virtual steps, everything that moves."""
+    return list((model if "validation" in method.needs else model[0]).parameters())  # type: ignore[index]
 
 
 def train(name: str, steps: int = STEPS, **options: Any) -> tuple[Tensor, Tensor]:
-    """Losses before and after training with a method, called as a function."""
+    """Losses before and after training with a method, through `backward`."""
     model, x, y = problem()
     method = cp.describe(name)
     balancer = cp.make(name, ["small", "large"], **options)
@@ -37,7 +45,7 @@ def train(name: str, steps: int = STEPS, **options: Any) -> tuple[Tensor, Tensor
     for step in range(steps):
         now = losses()
         optimizer.zero_grad()
-        balancer.backward(now, shared=model[0].parameters(), **needs(method, now))  # type: ignore[index]
+        balancer.backward(now, shared=shared(model, method), **needs(method, now, losses))
         optimizer.step()
         with torch.no_grad():
             balancer.step_end(losses())

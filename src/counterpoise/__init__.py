@@ -3,10 +3,35 @@
 balancer = counterpoise.BPGS(["seg", "depth"])
 loss = balancer({"seg": seg_loss, "depth": depth_loss})
 loss.backward()
+
+balancer = counterpoise.PCGrad(2, weighting=counterpoise.BPGS(2))
+balancer.backward([seg_loss, depth_loss], shared=model.encoder.parameters())
 """
 
 from . import functional
+from .aggregation import (
+    DBMTL,
+    IMTL,
+    IMTLG,
+    MGDA,
+    Aggregation,
+    AlignedMTL,
+    AutoLambda,
+    CAGrad,
+    ExcessMTL,
+    FairGrad,
+    GradDrop,
+    GradNorm,
+    GradNormProxy,
+    GradVac,
+    MoCo,
+    NashMTL,
+    PCGrad,
+    SDMGrad,
+    UPGrad,
+)
 from .balancer import Balancer
+from .distributed import average_gradients
 from .losses import Losses
 from .registry import Method, describe, make, methods
 from .weighting import (
@@ -31,23 +56,43 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BPGS",
+    "DBMTL",
     "DTP",
     "DWA",
     "EMAUWO",
     "FAMO",
+    "IMTL",
+    "IMTLG",
     "IMTLL",
+    "MGDA",
     "RLW",
     "STCH",
     "UWO",
     "UWSO",
+    "Aggregation",
+    "AlignedMTL",
+    "AutoLambda",
     "Balancer",
+    "CAGrad",
+    "ExcessMTL",
+    "FairGrad",
     "GeometricMean",
+    "GradDrop",
+    "GradNorm",
+    "GradNormProxy",
+    "GradVac",
     "Kendall",
     "KendallL1",
     "Losses",
     "Method",
+    "MoCo",
+    "NashMTL",
+    "PCGrad",
+    "SDMGrad",
     "Static",
+    "UPGrad",
     "Weighting",
+    "average_gradients",
     "describe",
     "functional",
     "make",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations  # not every build of torch has a ProcessGroup
 
+from collections.abc import Iterable, Sequence
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -29,3 +31,39 @@ def average(losses: Tensor, counts: Tensor | None, group: dist.ProcessGroup | No
     value, count = total.unbind()
     share = dist.get_world_size(group) * own / count.clamp_min(torch.finfo(count.dtype).tiny)
     return (value / count).to(result_dtype(losses)), share
+
+
+def average_gradients(parameters: Iterable[Tensor], group: dist.ProcessGroup | None = None) -> None:
+    """Averages `.grad` over ranks in one all-reduce; a rank where a parameter has none counts as zero.
+
+    For what a gradient-space balancer leaves to you: call it on the heads (`ranks="exact"`), or on all parameters
+    (`ranks="local"`), after `backward`. Does nothing outside a process group.
+    """
+    if not active(group):
+        return
+    held = [p for p in parameters if p.requires_grad]
+    for p in held:
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+    average_tensors([p.grad for p in held if p.grad is not None], group)
+
+
+def average_tensors(tensors: Sequence[Tensor], group: dist.ProcessGroup | None) -> None:
+    """Replaces tensors of one or several precisions by their means over ranks, in one all-reduce for each precision."""
+    world = dist.get_world_size(group)
+    for dtype in dict.fromkeys(t.dtype for t in tensors):
+        alike = [t for t in tensors if t.dtype == dtype]
+        flat = torch.cat([t.flatten() for t in alike])
+        dist.all_reduce(flat, group=group)
+        parts = flat.div_(world).split([t.numel() for t in alike])
+        torch._foreach_copy_(alike, [part.view(t.shape) for part, t in zip(parts, alike, strict=True)])
+
+
+def world(group: dist.ProcessGroup | None) -> int:
+    return dist.get_world_size(group)
+
+
+def total(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """The sum over ranks."""
+    dist.all_reduce(tensor, group=group)
+    return tensor

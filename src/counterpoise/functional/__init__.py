@@ -1,6 +1,7 @@
-"""The pure mathematics: losses (…, T) in, weights (…, T) out, broadcasting over leading dimensions."""
+"""The pure mathematics: losses (…, T) or a Gram matrix (…, T, T) in, weights (…, T) out, for any leading dims."""
 
 from .adam import AdamState, adam
+from .aligned_mtl import aligned_mtl_weights
 from .analytic import geometric_mean, log_sum, stch, uw_o, uw_so, weighted_sum
 from .bpgs import (
     Anchor,
@@ -14,11 +15,21 @@ from .bpgs import (
     radius,
     statistics,
 )
+from .cagrad import cagrad, cagrad_weights
+from .complementarity import complementarity
 from .famo import famo, famo_gradient
+from .gradnorm import gradnorm_gradient, gradnorm_proxy_weights
+from .gram import Solution
+from .imtl_g import imtl_g, imtl_g_weights
+from .mgda import mgda, mgda_weights
+from .nash import fairgrad, fairgrad_weights, nash, nash_weights
 from .random import normal, uniform
 from .schedules import dtp_weights, dwa_weights
+from .simplex import project_on_simplex, sdmgrad_weights
 from .step import Step
+from .surgery import gradvac_weights, pcgrad_weights
 from .uncertainty import imtl_l, kendall, kendall_l1
+from .upgrad import upgrad, upgrad_weights
 
 __all__ = [
     "AdamState",
@@ -26,26 +37,47 @@ __all__ = [
     "Chart",
     "ChartKind",
     "ChartOptions",
+    "Solution",
     "Step",
     "adam",
+    "aligned_mtl_weights",
     "bpgs",
     "bpgs_calibrate",
     "bpgs_chart",
     "bpgs_weights",
+    "cagrad",
+    "cagrad_weights",
+    "complementarity",
     "dtp_weights",
     "dwa_weights",
+    "fairgrad",
+    "fairgrad_weights",
     "famo",
     "famo_gradient",
     "geometric_mean",
+    "gradnorm_gradient",
+    "gradnorm_proxy_weights",
+    "gradvac_weights",
+    "imtl_g",
+    "imtl_g_weights",
     "imtl_l",
     "kendall",
     "kendall_l1",
     "log_sum",
+    "mgda",
+    "mgda_weights",
+    "nash",
+    "nash_weights",
     "normal",
+    "pcgrad_weights",
+    "project_on_simplex",
     "radius",
+    "sdmgrad_weights",
     "statistics",
     "stch",
     "uniform",
+    "upgrad",
+    "upgrad_weights",
     "uw_o",
     "uw_so",
     "weighted_sum",

@@ -29,17 +29,18 @@ class Weighting(Balancer):
         """The coordinates that receive the step's gradient."""
         return None
 
-    def forward(self, losses: Losses, *, counts: Tensor | None = None) -> Tensor:
+    def forward(self, losses: Losses, *, counts: Tensor | None = None, **needs: Any) -> Tensor:
         """Returns the objective of the network, a scalar (or one per replica).
 
         Its `backward` gives each loss its weight, and the balancer's own parameters their gradient. In a process group,
-        `counts` (…, T) says how many samples stand behind each local loss, where that differs between ranks.
+        `counts` (…, T) says how many samples stand behind each local loss, where that differs between ranks. Whatever
+        else a method needs (`kpis` for DTP) goes by keyword.
         """
         learned, learning = self.learned, self.learning
         values, slots, inputs = gather(losses, self.tasks, self.batch_shape, self._device(learned))
         if self.strict:
             check_finite(values, slots, self.tasks)
-        step, local = self._step(values, counts, learning)
+        step, local = self.take_step(values, counts, learning, **needs)
         self._last.weights = step.weights
         if not inputs and learned is None:
             return step.objective.requires_grad_(torch.is_grad_enabled())  # a leaf, so that backward still runs
@@ -63,8 +64,10 @@ class Weighting(Balancer):
         (total if scaler is None else scaler.scale(total)).backward(retain_graph=retain_graph)
         return objective.detach()
 
-    def _step(self, values: Tensor, counts: Tensor | None, learning: bool) -> tuple[Step, Step]:
+    def take_step(self, values: Tensor, counts: Tensor | None, learning: bool, **needs: Any) -> tuple[Step, Step]:
         """The step, and the same step as this rank's losses see it: its weights times the rank's share."""
+        if needs:
+            raise TypeError(f"{type(self).__name__} takes no {', '.join(map(repr, needs))}")
         mean, share = self._mean_over_ranks(values, counts, learning)
         step = self.weigh(mean, learning)
         if share is None:

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from ..balancer import Common
 from ..functional import Step, dtp_weights, weighted_sum
-from ..losses import Losses, PerTask
+from ..losses import PerTask
 from ..registry import register
 from .base import Weighting
 
@@ -49,14 +49,16 @@ class DTP(Weighting):
         self._informed = False
         self._news: Tensor | None = None
 
-    def forward(self, losses: Losses, *, counts: Tensor | None = None, kpis: PerTask | None = None) -> Tensor:
+    def take_step(
+        self, values: Tensor, counts: Tensor | None, learning: bool, *, kpis: PerTask | None = None, **needs: Any
+    ) -> tuple[Step, Step]:
         self._news = None if kpis is None else self._indicators(kpis)
         if kpis is None and not self._informed:
             # Only a balancer that was just loaded gets past this: looking at its state waits for the device, once.
             self._informed = not bool(torch.isnan(self.kappa).all())
             if not self._informed:
                 raise ValueError("DTP needs indicators: pass kpis=, a number in (0, 1) for each task, higher is better")
-        return super().forward(losses, counts=counts)
+        return super().take_step(values, counts, learning, **needs)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         kappa = self.kappa

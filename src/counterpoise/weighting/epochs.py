@@ -2,13 +2,13 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from ..balancer import Common
-from ..losses import Losses
+from ..functional import Step
 from .base import Weighting
 from .means import Mean
 
@@ -28,16 +28,15 @@ class EpochWeighting(Weighting):
         self.mean = Mean(self.shape)
         self._steps = 0
 
-    def forward(self, losses: Losses, *, counts: Tensor | None = None) -> Tensor:
-        counted = self.learning and not torch.compiler.is_compiling()  # a counter in the graph would recompile it
+    def take_step(self, values: Tensor, counts: Tensor | None, learning: bool, **needs: Any) -> tuple[Step, Step]:
+        counted = learning and not torch.compiler.is_compiling()  # a counter in the graph would recompile it
         if counted and self.max_epoch_steps is not None and self._steps >= self.max_epoch_steps:
             raise RuntimeError(
                 f"{type(self).__name__} has seen {self._steps} steps without epoch_end(): "
                 f"call it after each epoch (or raise max_epoch_steps)"
             )
-        objective = super().forward(losses, counts=counts)
         self._steps += counted
-        return objective
+        return super().take_step(values, counts, learning, **needs)
 
     @torch.no_grad()
     def epoch_end(self) -> None:

@@ -1,7 +1,7 @@
 """FAMO: equal rates of decrease, learned from the losses before and after each step."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -70,16 +70,15 @@ class FAMO(Weighting):
         self.before = Mean(self.shape)
         self._calls = 0
 
-    def forward(self, losses: Losses, *, counts: Tensor | None = None) -> Tensor:
-        counted = self.learning and not torch.compiler.is_compiling()  # a counter in the graph would recompile it
+    def take_step(self, values: Tensor, counts: Tensor | None, learning: bool, **needs: Any) -> tuple[Step, Step]:
+        counted = learning and not torch.compiler.is_compiling()  # a counter in the graph would recompile it
         if counted and self._calls == self.accumulation:
             raise RuntimeError(
                 f"FAMO needs step_end(losses_after) after the optimiser's step: {self._calls} training call(s) "
                 f"without it (accumulation={self.accumulation})"
             )
-        objective = super().forward(losses, counts=counts)
         self._calls += counted
-        return objective
+        return super().take_step(values, counts, learning, **needs)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         if learning:

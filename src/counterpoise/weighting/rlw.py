@@ -10,6 +10,7 @@ from ..balancer import Common
 from ..functional import Step, normal, weighted_sum
 from ..functional.masking import masked_softmax
 from ..registry import register
+from ..seeds import seeds
 from .base import Weighting
 
 
@@ -34,15 +35,7 @@ class RLW(Weighting):
 
     def __init__(self, tasks: int | Sequence[str], *, seed: int | Sequence[int] = 0, **common: Unpack[Common]) -> None:
         super().__init__(tasks, **common)
-        seeds = torch.as_tensor(seed)
-        if seeds.is_floating_point():
-            raise TypeError(f"seed is {seed}, expected an integer or one for each replica")
-        seeds = seeds.long()
-        if seeds.dim() == 0:
-            seeds = seeds + torch.arange(torch.Size(self.batch_shape).numel()).view(self.batch_shape)
-        if seeds.shape != self.batch_shape:
-            raise ValueError(f"seed has shape {tuple(seeds.shape)}, expected one seed, or {self.batch_shape}")
-        self.register_buffer("seed", seeds)
+        self.register_buffer("seed", seeds(seed, self.batch_shape))
         self.register_buffer("counter", torch.zeros(self.batch_shape, dtype=torch.long))
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:

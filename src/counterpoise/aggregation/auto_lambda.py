@@ -1,0 +1,164 @@
+"""Auto-Lambda: weights that a validation batch would want."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
+
+from .. import distributed, gradients
+from ..functional import AdamState, adam
+from ..losses import Losses, gather
+from ..registry import register
+from .base import Aggregation, Options
+
+Closure = Callable[[], Losses]
+
+
+@register(
+    "auto-lambda",
+    paper="Liu et al. 2022",
+    space="gradient",
+    needs=("shared", "validation", "training"),
+    summary="weights that lower the losses of a validation batch after one step: when primary tasks matter",
+)
+class AutoLambda(Aggregation):
+    r"""Weights by bilevel optimisation (Liu et al., TMLR 2022).
+
+    .. math:: \min_\lambda \sum_{i \in \text{primary}} L^{val}_i\bigl(\theta - \eta \nabla \textstyle\sum_j
+       \lambda_j L_j(\theta)\bigr)
+
+    With v the gradient of that validation loss, its derivative in :math:`\lambda_j` is
+    :math:`-\eta\, v \cdot \nabla L_j = -\eta \lim_{\varepsilon \to 0} (L_j(\theta + \varepsilon v) -
+    L_j(\theta - \varepsilon v)) / 2\varepsilon`: two forward passes without gradients. An Adam of their own moves
+    the λ, which multiply the losses, heads included, from the next step on. Pass to `backward`
+
+    - `shared=model.parameters()`: all that the virtual step moves,
+    - `validation`: a function that returns the losses of another batch,
+    - `training`: a function that returns the losses of this batch, computed again.
+
+    Both are called with the parameters moved, and these are put back exactly. A forward pass that changes state
+    (BatchNorm) does so three more times in each step.
+
+    Args:
+        virtual_lr: η, the learning rate of the network.
+        primary: the tasks whose validation losses count (default: all).
+    """
+
+    lam: Tensor
+    adam_step: Tensor
+    adam_mean: Tensor
+    adam_square: Tensor
+
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        virtual_lr: float = 1e-3,
+        primary: Sequence[str] | None = None,
+        start: float = 0.1,
+        lr: float = 1e-4,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(tasks, **options)
+        unknown = set(primary or ()) - set(self.tasks)
+        if unknown:
+            raise ValueError(f"primary names {sorted(unknown)}, expected some of {list(self.tasks)}")
+        self.virtual_lr, self.start, self.lr = virtual_lr, start, lr
+        self.primary = tuple(self.tasks if primary is None else primary)
+        self.register_buffer("lam", torch.full(self.shape, start))
+        for name in ("adam_mean", "adam_square"):
+            self.register_buffer(name, torch.zeros(self.shape))
+        self.register_buffer("adam_step", torch.zeros(()))
+
+    def multipliers(self, losses: Tensor, learning: bool) -> Tensor:
+        return self.lam.clone()
+
+    def backward(
+        self,
+        losses: Losses,
+        *,
+        shared: Iterable[Tensor] | None = None,
+        features: Tensor | Sequence[Tensor] | None = None,
+        scaler: GradScaler | None = None,
+        retain_graph: bool = False,
+        counts: Tensor | None = None,
+        validation: Closure | None = None,
+        training: Closure | None = None,
+        **needs: Any,
+    ) -> Tensor:
+        """One plain backward pass of Σ λ_i L_i, and a step of λ."""
+        if shared is None or features is not None:
+            raise ValueError("AutoLambda.backward needs shared=, all parameters that a step moves, and no features=")
+        if validation is None or training is None:
+            missing = "validation" if validation is None else "training"
+            raise ValueError(f"AutoLambda.backward needs {missing}=, a function that returns the losses of a batch")
+        targets = gradients.shared_parameters(shared)
+        with torch.autocast(targets[0].device.type, enabled=False):
+            step, roots, seen = self._weigh(losses, counts, scaler, **needs)
+            row = gradients.all_at_once(roots, targets, retain_graph)
+            if self._exact():
+                row = self._whole(row, targets, average=True)
+            if seen.learning:
+                unscale = 1.0 if seen.scale is None else 1 / seen.scale
+                self._learn(targets, [None if g is None else g * unscale for g in row], validation, training)
+            gradients.accumulate(targets, row)
+        self._last.weights = step.weights
+        return step.objective
+
+    def _learn(self, targets: Sequence[Tensor], row: gradients.Row, validation: Closure, training: Closure) -> None:
+        wanted = torch.tensor([task in self.primary for task in self.tasks], device=self.lam.device)
+        with _moved(targets, [None if g is None else -self.virtual_lr * g for g in row]):
+            _, slots, inputs = gather(validation(), self.tasks, self.batch_shape, self.lam.device)
+            whole = inputs[0] if slots is None else torch.stack(list(inputs), -1)
+            chosen = wanted if slots is None else wanted[list(slots)]
+            total = torch.where(chosen & torch.isfinite(whole), whole, 0.0).sum()
+            ahead: gradients.Row = [*torch.autograd.grad(total, list(targets), allow_unused=True)]
+        if self._exact():
+            ahead = self._whole(ahead, targets, average=True)
+        with torch.no_grad():
+            length = torch.stack([g.norm() for g in ahead if g is not None]).norm()
+            width = 0.01 / length.clamp_min(1e-30)
+            sides = []
+            for sign in (1.0, -1.0):
+                with _moved(targets, [None if g is None else sign * width * g for g in ahead]):
+                    values, _, _ = gather(training(), self.tasks, self.batch_shape, self.lam.device)
+                if self._exact():
+                    values, _ = distributed.average(values, None, self.process_group)
+                sides.append(values)
+            slope = (sides[0] - sides[1]) / (2 * width)
+            gradient = torch.nan_to_num(-self.virtual_lr * slope, 0.0, 0.0, 0.0)
+            state = AdamState(self.adam_step, self.adam_mean, self.adam_square)
+            lam, state = adam(self.lam, gradient, state, lr=self.lr)
+            for old, new in zip(
+                (self.lam, self.adam_step, self.adam_mean, self.adam_square), (lam.clamp_min(0.0), *state), strict=True
+            ):
+                old.copy_(new)
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        super().reset()
+        self.lam.fill_(self.start)
+        for held in (self.adam_step, self.adam_mean, self.adam_square):
+            held.zero_()
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, virtual_lr={self.virtual_lr}, lr={self.lr}, primary={self.primary}"
+
+
+@contextmanager
+def _moved(targets: Sequence[Tensor], changes: gradients.Row) -> Iterator[None]:
+    """The parameters moved by `changes` for a while, then put back bit for bit, whatever happens."""
+    held = [target.detach().clone() for target in targets]
+    try:
+        with torch.no_grad():
+            for target, change in zip(targets, changes, strict=True):
+                if change is not None:
+                    target.add_(change)
+        yield
+    finally:
+        with torch.no_grad():
+            for target, old in zip(targets, held, strict=True):
+                target.copy_(old)

@@ -1,0 +1,86 @@
+"""ExcessMTL: weight where there is still something to gain."""
+
+from collections.abc import Sequence
+from typing import Unpack
+
+import torch
+from torch import Tensor
+
+from .. import gradients
+from ..gradients import Row, TaskGradients, local
+from ..registry import register
+from .base import Aggregation, Options, Seen
+from .memory import Memory
+
+
+@register(
+    "excess-mtl",
+    paper="He et al. 2024",
+    space="gradient",
+    needs=("shared",),
+    summary="more weight for tasks far from their optimum, robust to label noise (memory: T × shared)",
+)
+class ExcessMTL(Aggregation):
+    r"""Robust multi-task learning with excess risks (He et al., ICML 2024).
+
+    .. math:: w_i \leftarrow w_i\, e^{\eta E_i / E_i(0)}, \quad \textstyle\sum_i w_i = T, \qquad
+       E_i = \sum_p \frac{g_{ip}^2}{\sqrt{S_{ip} + 10^{-7}}}, \quad S_i \leftarrow S_i + g_i^2
+
+    The excess risk :math:`E_i` is a second-order estimate with AdaGrad's diagonal for the Hessian; the first step gives
+    its unit :math:`E_i(0)`. The weights multiply the losses, heads included (`heads="aggregated"`).
+
+    Example:
+        >>> w = torch.ones(2, requires_grad=True)
+        >>> balancer = ExcessMTL(2)
+        >>> _ = balancer.backward([w[0], 5 * w[1]], shared=[w])
+        >>> balancer.weights
+        tensor([1., 1.])
+    """
+
+    task_weights: Tensor
+    first: Tensor
+
+    def __init__(self, tasks: int | Sequence[str], *, lr: float = 1.0, **options: Unpack[Options]) -> None:
+        options.setdefault("heads", "aggregated")
+        super().__init__(tasks, **options)
+        self.lr = lr
+        self.memory = Memory()
+        self.register_buffer("task_weights", torch.ones(self.shape))
+        self.register_buffer("first", torch.full(self.shape, torch.nan))
+
+    def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[Tensor, Row]:
+        excess = self._excess(grads, seen)
+        known = ~torch.isnan(self.first)
+        # Only the first step that has a task sets its unit, and then does not move its weight.
+        growth = torch.where(known & seen.present, self.lr * excess / self.first.clamp_min(1e-30), 0.0)
+        logs = self.task_weights.log() + growth
+        weights = torch.softmax(logs, -1) * len(self.tasks)
+        if seen.learning:
+            self.task_weights.copy_(weights)
+            self.first.copy_(torch.where(~known & seen.present, excess, self.first))
+        chosen = weights * seen.present
+        return chosen, gradients.combine(grads.rows, chosen[..., list(grads.slots)])
+
+    def _excess(self, grads: TaskGradients, seen: Seen) -> Tensor:
+        excess = torch.zeros_like(self.task_weights)
+        unscale = 1.0 if seen.scale is None else 1 / seen.scale
+        sums = self.memory.like(grads, len(self.tasks))
+        for slot, row in zip(grads.slots, grads.rows, strict=True):
+            for held, grad in zip(sums, row, strict=True):
+                if grad is None:
+                    continue
+                squares = (local(grad).to(held.dtype) * unscale).square()
+                total = held[slot].add_(squares) if seen.learning else held[slot] + squares
+                parts = squares / (total + 1e-7).sqrt()
+                excess[..., slot] += parts.flatten(len(self.batch_shape)).sum(-1) if parts.dim() else parts
+        return excess
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        super().reset()
+        self.memory.clear()
+        self.task_weights.fill_(1.0)
+        self.first.fill_(torch.nan)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, lr={self.lr}"

@@ -1,0 +1,37 @@
+"""IMTL: the loss balance and the gradient balance together."""
+
+from collections.abc import Sequence
+from typing import Unpack
+
+from ..registry import register
+from ..weighting import IMTLL
+from .base import Options
+from .imtl_g import IMTLG
+
+
+@register(
+    "imtl",
+    paper="Liu et al. 2021",
+    space="gradient",
+    needs=("shared",),
+    summary="IMTL-L and then IMTL-G: heads at one scale, shared parameters at equal projections",
+)
+class IMTL(IMTLG):
+    """Impartial multi-task learning (Liu et al., ICLR 2021): IMTL-L scales the losses, IMTL-G their gradients.
+
+    The learned scales are parameters of this balancer: give them to the optimiser with `param_groups()`.
+
+    Example:
+        >>> IMTL(2)
+        IMTL(
+          task_0, task_1
+          (weighting): IMTLL(task_0, task_1)
+        )
+    """
+
+    def __init__(self, tasks: int | Sequence[str], **options: Unpack[Options]) -> None:
+        if options.get("weighting") is None:
+            shape, strict = options.get("batch_shape", ()), options.get("strict", False)
+            group = options.get("process_group")
+            options["weighting"] = IMTLL(tasks, batch_shape=shape, strict=strict, process_group=group)
+        super().__init__(tasks, **options)

@@ -1,0 +1,81 @@
+"""MoCo: averaged gradients and averaged weights against the bias of stochastic MGDA."""
+
+from collections.abc import Sequence
+from typing import Unpack
+
+import torch
+from torch import Tensor
+
+from .. import gradients
+from ..gradients import Row, TaskGradients
+from ..registry import register
+from .base import Aggregation, Options, Seen
+from .memory import Memory
+
+
+@register(
+    "moco",
+    paper="Fernando et al. 2023",
+    space="gradient",
+    needs=("shared",),
+    summary="MGDA on running means of the gradients, against its bias on small batches (memory: T × shared)",
+)
+class MoCo(Aggregation):
+    r"""Multi-objective gradient correction (Fernando et al., ICLR 2023).
+
+    .. math:: y_i \leftarrow y_i - \tfrac{\beta}{\sqrt k}\Bigl(y_i - \frac{L_i}{\|g_i\|} g_i\Bigr), \qquad
+       \lambda \leftarrow \operatorname{softmax}\bigl(\lambda
+       - \tfrac{\gamma}{\sqrt k} (Y Y^\top + \rho I)\lambda\bigr), \qquad d = Y^\top \lambda
+
+    in step k, as the authors' code has it. The direction is made of past gradients, so `weights` is None.
+
+    Example:
+        >>> w = torch.ones(2, requires_grad=True)
+        >>> balancer = MoCo(2)
+        >>> _ = balancer.backward([w[0], 5 * w[1]], shared=[w])
+        >>> [round(x, 3) for x in balancer.lam.tolist()]
+        [0.574, 0.426]
+    """
+
+    lam: Tensor
+    step: Tensor
+
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        beta: float = 0.5,
+        gamma: float = 0.1,
+        rho: float = 0.0,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(tasks, **options)
+        self.beta, self.gamma, self.rho = beta, gamma, rho
+        self.memory = Memory()
+        self.register_buffer("lam", torch.full(self.shape, 1 / len(self.tasks)))
+        self.register_buffer("step", torch.zeros(()))
+
+    def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[None, Row]:
+        norms = self._gram(grads, seen).diagonal(dim1=-2, dim2=-1).sqrt()
+        there = norms > 0  # a task without a gradient keeps its mean
+        unscale = 1.0 if seen.scale is None else 1 / seen.scale
+        factors = torch.where(there, seen.losses.to(norms.dtype) / norms, 0.0) * unscale
+        step = self.step + 1
+        rows = self.memory.follow(grads, factors, there * (self.beta / step.sqrt()), seen.learning)
+        products = gradients.gram(rows, len(self.batch_shape)).to(self.lam.dtype)
+        change = (products @ self.lam.unsqueeze(-1)).squeeze(-1) + self.rho * self.lam
+        lam = torch.softmax(self.lam - self.gamma / step.sqrt() * change, -1)
+        if seen.learning:
+            self.lam.copy_(lam)
+            self.step.copy_(step)
+        return None, gradients.combine(rows, lam if seen.scale is None else lam * seen.scale)
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        super().reset()
+        self.memory.clear()
+        self.lam.fill_(1 / len(self.tasks))
+        self.step.zero_()
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, beta={self.beta}, gamma={self.gamma}, rho={self.rho}"

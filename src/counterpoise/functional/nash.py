@@ -1,0 +1,101 @@
+"""Nash-MTL and FairGrad: Newton's method on a strictly convex problem."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from .gram import Solution, Unit, answer, identity, looking_is_free, no_bookkeeping, none_left, rounded, unit
+from .mgda import min_norm
+
+ITERATIONS = 40
+SMALL = 3e-6  # a relative step after which the error, its square, is below 1e-11
+
+
+def fairgrad(gram: Tensor, *, alpha: float = 1.0) -> Solution:
+    """Gw = w^{−1/α}, w > 0: the stationary point of ½wᵀGw − Σφ(w_i) with φ' = w^{−1/α}.
+
+    No solution exists where some a ≥ 0, a ≠ 0 has Ga = 0 (opposite gradients, Pareto stationarity): there, and where
+    Newton's method did not end, the answer is MGDA's min-norm weights and `solved` is False. A zero gradient gets
+    weight 0. Residual: max_i |w_i^{1/α} (Gw)_i − 1|.
+    """
+    weights, parts, x, solved = _solve(gram, 1 / alpha)
+    power = 1 / alpha
+    target = _factor(parts, power) * x ** (1 - power)
+    residual = (x * torch.bmm(parts.cosines, x) / target - 1).abs().amax(-2)
+    return answer(gram, weights, residual, solved)
+
+
+def nash(gram: Tensor) -> Solution:
+    """w_i (Gw)_i = 1, the bargaining solution: FairGrad with α = 1, and invariant to the scale of each task."""
+    return fairgrad(gram)
+
+
+def nash_weights(gram: Tensor) -> Tensor:
+    """The weights of `nash`: (…, T, T) in, (…, T) out."""
+    return fairgrad_weights(gram)
+
+
+def fairgrad_weights(gram: Tensor, *, alpha: float = 1.0) -> Tensor:
+    """The weights of `fairgrad`: (…, T, T) in, (…, T) out."""
+    return rounded(gram, _solve(gram, 1 / alpha)[0])
+
+
+@no_bookkeeping
+def _solve(gram: Tensor, power: float) -> tuple[Tensor, Unit, Tensor, Tensor]:
+    parts = unit(gram, regular=False)
+    x, solved = _newton(parts) if power == 1 else _newton_of_power(parts, power)
+    weights = x * parts.inverse
+    if not none_left(~solved):
+        weights = torch.where(solved, weights, min_norm(unit(gram))[0])
+    return weights, parts, x, solved
+
+
+def _newton(parts: Unit) -> tuple[Tensor, Tensor]:
+    """Solves x_i (Cx)_i = 1 for x = ‖g‖ w, and says where it did.
+
+    Newton's step in relative coordinates is dx/x = y with (H + 1)y = 1 − H1, H = diag(x) C diag(x), that is
+    y = 2(H + 1)⁻¹1 − 1; the problem is self-concordant, so steps 1/(1 + ‖y‖) lead from anywhere to where full ones do.
+    """
+    cosines = parts.cosines
+    eye = identity(cosines)
+    ones = torch.ones_like(parts.norms)
+    x = cosines.sum(-1, keepdim=True).clamp_min(0.25).rsqrt()
+    x = x * (x * torch.bmm(cosines, x)).clamp_min(0.25).rsqrt()
+    for _ in range(ITERATIONS):
+        terms = cosines * (x * x.mT)
+        y = torch.linalg.solve_ex(terms + eye, ones)[0].mul_(2.0).sub_(1.0)
+        length = y.norm(dim=-2, keepdim=True)
+        longest = length.max().item() if looking_is_free(length) else math.inf
+        if longest < SMALL:
+            break
+        x = torch.addcmul(x, x, y if longest < 0.25 else torch.where(length > 0.25, y / (1 + length), y))
+    # What cancellation leaves of the sums tells a solution from a runaway towards one at infinity.
+    left = terms.abs().sum(-1, keepdim=True).amax(-2, keepdim=True)
+    return torch.addcmul(x, x, y), (length < SMALL) & (left < 0.1 / parts.ridge)
+
+
+def _newton_of_power(parts: Unit, power: float) -> tuple[Tensor, Tensor]:
+    """The same for x_i (Cx)_i = b_i(x), b = ‖g‖^{p−1} x^{1−p}."""
+    cosines, factor = parts.cosines, _factor(parts, power)
+    x = factor ** (1 / (1 + power))
+    # Along the ray of the start the problem is one-dimensional: begin at its solution.
+    curvature = (x * torch.bmm(cosines, x)).sum(-2, keepdim=True).clamp_min(parts.ridge)
+    x = x * ((factor * x ** (1 - power)).sum(-2, keepdim=True) / curvature) ** (1 / (1 + power))
+    for _ in range(ITERATIONS):
+        target = factor * x ** (1 - power)
+        terms = cosines * (x * x.mT)
+        rest = target - terms.sum(-1, keepdim=True)
+        hessian = terms + torch.diag_embed((power * target).squeeze(-1))
+        y = torch.linalg.solve_ex(hessian, rest)[0].nan_to_num(0.0)
+        length = y.norm(dim=-2, keepdim=True)
+        done = length < SMALL
+        if none_left(~done):
+            break
+        x = torch.addcmul(x, x, torch.where(length > 0.25, y / (1 + length), y)).clamp(1e-100, 1e100)
+    left = (terms.abs().sum(-1, keepdim=True) / target).amax(-2, keepdim=True)
+    return x + x * y, done & (left < 0.1 / parts.ridge)
+
+
+def _factor(parts: Unit, power: float) -> Tensor:
+    return torch.where(parts.inverse > 0, parts.norms, 1.0) ** (power - 1)

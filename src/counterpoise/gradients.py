@@ -1,0 +1,256 @@
+"""Task gradients, their Gram matrix and their combination, the cheapest way there is.
+
+A task gradient is a row: one tensor for each place where tasks are compared, None where the task does not reach it. The
+rows are kept as autograd made them. Their inner products are accumulated tensor by tensor, and the direction is
+combined in place from the stored rows, so that the Jacobian never exists in one piece and no further backward is run.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+
+Row: TypeAlias = list[Tensor | None]
+
+SMALL = 1 << 16  # tensors below this size are concatenated before their products are taken: fewer, larger operations
+
+
+class Root(NamedTuple):
+    """Where the backward pass of one task starts: its loss, and the gradient that flows into it."""
+
+    slot: int
+    loss: Tensor
+    grad: Tensor
+
+
+class TaskGradients(NamedTuple):
+    """The rows of all tasks that have one."""
+
+    targets: list[Tensor]  # where tasks are compared
+    slots: tuple[int, ...]  # the task of each row
+    rows: list[Row]  # on the targets
+    others: list[Row]  # on the leaves beside these, where they were asked for
+    leaves: list[Tensor]  # those leaves
+    partial: float | None = None  # where rows are parts of the gradients: what sums of products over ranks count
+
+
+def by_loop(roots: Sequence[Root], targets: Sequence[Tensor], leaves: Sequence[Tensor], keep: bool) -> TaskGradients:
+    """One backward pass for each task. Leaves that are not asked for accumulate their gradients as ever.
+
+    Autograd hands over the buffers it made: the leaves' `.grad` is emptied before each pass and picked up after it.
+    """
+    collected = [*targets, *leaves]
+    held = [leaf.grad for leaf in collected]
+    rows: list[Row] = []
+    try:
+        for count, root in enumerate(roots):
+            retain = keep or count < len(roots) - 1
+            rows.append(_backward([root], collected, retain))
+    finally:
+        for leaf, grad in zip(collected, held, strict=True):
+            leaf.grad = grad
+    return _split(roots, rows, targets, leaves)
+
+
+def all_at_once(roots: Sequence[Root], targets: Sequence[Tensor], keep: bool) -> Row:
+    """The sum of all task gradients in one pass, for steps in which tasks are not compared."""
+    if not roots:
+        return [None] * len(targets)
+    held = [target.grad for target in targets]
+    try:
+        return _backward(roots, targets, keep)
+    finally:
+        for target, grad in zip(targets, held, strict=True):
+            target.grad = grad
+
+
+def by_batch(roots: Sequence[Root], targets: Sequence[Tensor], leaves: Sequence[Tensor], keep: bool) -> TaskGradients:
+    """All tasks in one pass of batched vector-Jacobian products: fewer, larger operations, if vmap knows them all."""
+    outputs = list({id(root.loss): root.loss for root in roots}.values())
+    flows = [
+        torch.stack([root.grad if root.loss is output else torch.zeros_like(output) for root in roots])
+        for output in outputs
+    ]
+    grads = torch.autograd.grad(
+        outputs, [*targets, *leaves], flows, retain_graph=keep, is_grads_batched=True, allow_unused=True
+    )
+    rows: list[Row] = [[None if grad is None else grad[i] for grad in grads] for i in range(len(roots))]
+    return _split(roots, rows, targets, leaves)
+
+
+def at_features(
+    roots: Sequence[Root], features: Sequence[Tensor], leaves: Sequence[Tensor], keep: bool
+) -> TaskGradients:
+    """From each loss only as far as the features, which are not leaves; and to the leaves beside them (the heads)."""
+    rows: list[Row] = []
+    for count, root in enumerate(roots):
+        last = count == len(roots) - 1
+        grads = torch.autograd.grad(
+            [root.loss], [*features, *leaves], [root.grad], retain_graph=keep or not last, allow_unused=True
+        )
+        rows.append(list(grads))
+    return _split(roots, rows, features, leaves)
+
+
+def leaves_beside(roots: Sequence[Root], targets: Sequence[Tensor]) -> list[Tensor]:
+    """The leaves that the losses reach without passing through `targets`."""
+    inner = {target.grad_fn for target in targets if target.grad_fn is not None}
+    own = {id(target) for target in targets}
+    stack: list[Node] = [root.loss.grad_fn for root in roots if root.loss.grad_fn is not None]
+    seen: set[Node] = set(stack)
+    found: dict[int, Tensor] = {}
+    while stack:
+        node = stack.pop()
+        if node in inner:
+            continue
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and id(leaf) not in own:
+            found[id(leaf)] = leaf
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                stack.append(following)
+    return list(found.values())
+
+
+def gram(rows: Sequence[Row], lead: int) -> Tensor:
+    """The inner products of the rows, (…, n, n), over all but the first `lead` dimensions of every tensor."""
+    count = len(rows)
+    total: Tensor | None = None
+    small: list[int] = []
+    for index, column in enumerate(zip(*rows, strict=True)):
+        present = [i for i, grad in enumerate(column) if grad is not None]
+        if not present:
+            continue
+        if len(present) == count and column[0].numel() < SMALL:
+            small.append(index)
+            continue
+        flat = torch.stack([_flat(column[i], lead) for i in present], lead)
+        total = _add(total, flat @ flat.mT, present, count)
+    if small:
+        flat = torch.stack([torch.cat([_flat(row[k], lead) for k in small], lead) for row in rows], lead)
+        total = _add(total, flat @ flat.mT, range(count), count)
+    if total is None:
+        raise ValueError("no task reaches any of the tensors where gradients are to be compared")
+    return total
+
+
+def combine(rows: list[Row], weights: Tensor | None) -> Row:
+    """Σ weights_i row_i, in place: the rows are spent. `weights` is (…, n); None adds them up."""
+    factors: Sequence[float | Tensor | None]
+    if weights is None:
+        factors = [None] * len(rows)
+    elif weights.dim() == 1 and weights.device.type == "cpu":
+        factors = weights.tolist()  # numbers of the host: scaling and adding is one operation then
+    else:
+        factors = weights.unbind(-1)
+    result: Row = [None] * len(rows[0])
+    for row, factor in zip(rows, factors, strict=True):
+        added = [k for k, grad in enumerate(row) if grad is not None and result[k] is not None]
+        first = [k for k, grad in enumerate(row) if grad is not None and result[k] is None]
+        _scale([row[k] for k in first], factor)
+        for k in first:
+            result[k] = row[k]
+        if not added:
+            continue
+        sums, terms = [local(result[k]) for k in added], [local(row[k]) for k in added]
+        if isinstance(factor, Tensor):
+            _scale(terms, factor)
+        torch._foreach_add_(sums, terms, alpha=factor if isinstance(factor, float) else 1.0)
+    return result
+
+
+def accumulate(leaves: Sequence[Tensor], grads: Row) -> None:
+    """Adds gradients to `.grad`, as backward does."""
+    old, new = [], []
+    for leaf, grad in zip(leaves, grads, strict=True):
+        if grad is None:
+            continue
+        if leaf.grad is None:
+            leaf.grad = grad
+        else:
+            old.append(local(leaf.grad))
+            new.append(local(grad))
+    if old:
+        torch._foreach_add_(old, new)
+
+
+def shared_parameters(shared: Iterable[Tensor]) -> list[Tensor]:
+    """What was passed as `shared`, checked: frozen parameters are left out, tied ones are taken once."""
+    if isinstance(shared, Tensor):
+        shared = [shared]
+    found: dict[int, Tensor] = {}
+    for parameter in shared:
+        if not isinstance(parameter, Tensor):
+            raise TypeError(
+                f"shared must hold the parameters that all tasks share, got {type(parameter).__name__}: "
+                f"pass model.encoder.parameters(), not the module or its named parameters"
+            )
+        if not parameter.requires_grad:
+            continue
+        if not parameter.is_leaf:
+            raise ValueError(
+                f"shared must hold parameters, got the result of {parameter.grad_fn}: to compare gradients at a "
+                f"representation, pass it as features="
+            )
+        found[id(parameter)] = parameter
+    if not found:
+        raise ValueError("shared holds no parameter that requires a gradient: pass those that all tasks share")
+    return list(found.values())
+
+
+def _backward(roots: Sequence[Root], leaves: Sequence[Tensor], retain: bool) -> Row:
+    for leaf in leaves:
+        leaf.grad = None
+    torch.autograd.backward([r.loss for r in roots], [r.grad for r in roots], retain_graph=retain)
+    return [leaf.grad for leaf in leaves]
+
+
+def _split(
+    roots: Sequence[Root], rows: list[Row], targets: Sequence[Tensor], leaves: Sequence[Tensor]
+) -> TaskGradients:
+    count = len(targets)
+    slots = tuple(root.slot for root in roots)
+    partial = 1.0 if any(sharded(target) for target in targets) else None
+    mine, others = [row[:count] for row in rows], [row[count:] for row in rows]
+    return TaskGradients(list(targets), slots, mine, others, list(leaves), partial)
+
+
+def sharded(tensor: Tensor) -> bool:
+    """Whether ranks hold parts of it (a DTensor, as FSDP makes them)."""
+    return hasattr(tensor, "to_local")
+
+
+def local(grad: Tensor | None) -> Tensor:
+    """The part of a sharded gradient (DTensor) that this rank holds; any other gradient as it is."""
+    assert grad is not None
+    return grad.to_local() if sharded(grad) else grad  # type: ignore[attr-defined]
+
+
+def _flat(grad: Tensor | None, lead: int) -> Tensor:
+    flat = local(grad).flatten(lead) if lead else local(grad).flatten()
+    return flat.float() if flat.element_size() < 4 else flat
+
+
+def _add(total: Tensor | None, products: Tensor, present: Sequence[int], count: int) -> Tensor:
+    """Sums over tensors in float64 (float32 on MPS): there are few of them, and they differ much in size."""
+    products = products.to(torch.float32 if products.device.type == "mps" else torch.float64)
+    if len(present) < count:
+        full = products.new_zeros(*products.shape[:-2], count, count)
+        index = torch.tensor(present, device=products.device)
+        full[..., index.unsqueeze(-1), index] = products
+        products = full
+    return products if total is None else total.add_(products)
+
+
+def _scale(grads: Sequence[Tensor | None], factor: float | Tensor | None) -> None:
+    if factor is None or not grads:
+        return
+    tensors = [local(grad) for grad in grads]
+    if isinstance(factor, float) or factor.dim() == 0:
+        torch._foreach_mul_(tensors, factor)
+        return
+    for tensor in tensors:
+        tensor.mul_(factor.view(*factor.shape, *(1,) * (tensor.dim() - factor.dim())))
