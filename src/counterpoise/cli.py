@@ -10,7 +10,7 @@ try:
     import pandas  # noqa: F401
     import typer
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 except ModuleNotFoundError as missing:
     raise SystemExit(f"the command line needs {missing.name}: pip install 'counterpoise[lab]'") from missing
 
@@ -49,7 +49,7 @@ Conditions = Annotated[list[str] | None, typer.Option("--condition", help="Only 
 @app.command()
 def methods() -> None:
     """The methods of the library."""
-    table = Table("method", "class", "space", "when to use it", "paper", "needs")
+    table = Table(Column("method", no_wrap=True), "class", "space", "when to use it", "paper", "needs")
     for name in cp.methods():
         m = cp.describe(name)
         table.add_row(name, f"cp.{m.build.__name__}", m.space, m.summary, m.paper or "–", ", ".join(m.needs) or "–")
@@ -69,7 +69,7 @@ def studies(
     """The studies, or the grid of one: which of its runs are finished."""
     store = Store(out)
     if study is None:
-        table = Table("study", "", "question", "runs", "finished")
+        table = Table(Column("study", no_wrap=True), "", "question", "runs", "finished")
         for entry in STUDIES.values():
             runs = [cell.run for cell in entry.grid(device=device)]
             finished = sum(store.result(run) is not None for run in runs)

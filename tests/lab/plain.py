@@ -1,4 +1,4 @@
-"""A single run as anyone would write it: nn.Linear, DataLoader, torch.optim, no stack. The trainer is held against it."""
+"""A single run as anyone would write it: nn.Linear, DataLoader, torch.optim. The trainer is held against it."""
 
 import torch
 from torch import Tensor, nn

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 import torch
-from lab import plain
 from torch import Tensor, nn
 
 import counterpoise as cp
@@ -15,7 +15,9 @@ from counterpoise.lab.engine import Recipe, Run, Schedule, Trainer, make_stacks,
 from counterpoise.lab.engine.optim import Group, schedule_factor
 from counterpoise.lab.studies.base import AUTHORS, BPGS, BPGS_RAW, KENDALL, KENDALL_L1, UWSO
 
-OPTIONS = {
+from . import plain
+
+OPTIONS: dict[str, dict[str, Any]] = {
     "rescaling": {"scale": 1000.0, "pattern": "single"},
     "scale-stress": {"scale": 100.0},
     "heterogeneous": {"regime": "conflict"},
@@ -29,7 +31,7 @@ def _one_thread() -> None:
 
 @pytest.fixture
 def double() -> Iterator[None]:
-    """In double precision: Adam turns the sign of a gradient that is nearly 0 into a whole step, in single by chance."""
+    """In double precision: Adam makes a whole step of a gradient that is nearly 0, and in single its sign is chance."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
@@ -54,11 +56,11 @@ def as_plain(trainer: Trainer, replica: int) -> Tensor:
     model = trainer.workload.network
     widths = [task.width for task in PROBLEMS[trainer.runs[0].data.name].tasks]
     parts = []
-    for weight, bias in zip(model.weights[:2], model.biases[:2], strict=True):  # type: ignore[index, arg-type]
+    for weight, bias in zip(model.weights[:2], model.biases[:2], strict=True):  # type: ignore[index]
         parts += [weight[replica].T.flatten(), bias[replica].flatten()]
     heads = zip(
-        model.weights[2][replica].split(widths, 1),  # type: ignore[index, union-attr, operator]
-        model.biases[2][replica].split(widths, 1),  # type: ignore[index, union-attr, operator]
+        model.weights[2][replica].split(widths, 1),  # type: ignore[index]
+        model.biases[2][replica].split(widths, 1),  # type: ignore[index]
         strict=True,
     )
     for weight, bias in heads:
@@ -105,7 +107,7 @@ def test_the_optimiser_is_torchs_row_by_row(name: str) -> None:
     stacked = [nn.Parameter(s.clone()) for s in start]
     group = Group(stacked, 2, optimizer=name, lr=lrs, weight_decay=decays, clip=clips)
     singles = [[nn.Parameter(s[r].clone()) for s in start] for r in range(2)]
-    optimizers = [kinds[name](singles[r], lr=lrs[r], weight_decay=decays[r]) for r in range(2)]  # type: ignore[abstract]
+    optimizers = [kinds[name](singles[r], lr=lrs[r], weight_decay=decays[r]) for r in range(2)]
     for _ in range(5):
         gradients = [torch.randn_like(s) for s in start]
         for parameter, gradient in zip(stacked, gradients, strict=True):
@@ -150,7 +152,7 @@ def test_stopping_early_ends_each_run_by_itself() -> None:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_mixed_precision_trains_to_nearly_the_same_score(precision: str) -> None:
+def test_mixed_precision_trains_to_nearly_the_same_score(precision: Literal["bf16", "fp16"]) -> None:
     full = trained(run(BPGS, epochs=4)).results()[0]["macro"]
     schedule = replace(AUTHORS, precision=precision)
     mixed = trained(run(BPGS, epochs=4, schedule=schedule)).results()[0]["macro"]

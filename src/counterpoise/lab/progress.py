@@ -33,8 +33,8 @@ class Watch:
             console=console,
             transient=True,
         )
-        # The unit is a run's epoch: a bar that counts stacks would jump.
-        total = sum(len(stack.runs) * stack.epochs for stack in stacks)
+        # The unit is work: a bar that counts stacks would jump.
+        total = sum(stack.work for stack in stacks)
         self.total = self.progress.add_task("all runs", total=total, state="")
         self.ended_work, self.runs, self.left = 0, left, left
         self.bars: dict[str, TaskID] = {}
@@ -48,7 +48,7 @@ class Watch:
 
     def __call__(self, running: Sequence[Stack], ended: Sequence[Stack]) -> None:
         for stack in ended:
-            self.ended_work += len(stack.runs) * stack.epochs
+            self.ended_work += stack.work
             self.left -= len(stack.runs)
             if stack.key in self.bars:
                 self.progress.remove_task(self.bars.pop(stack.key))
@@ -57,7 +57,7 @@ class Watch:
         work = self.ended_work
         for stack in running:
             epoch, live = self.store.load_progress(stack.study, stack.key) or (0, 0.0)
-            work += epoch * len(stack.runs)
+            work += stack.work * epoch // stack.epochs
             if epoch:
                 self._bar(stack, epoch, live)
         self.progress.update(self.total, completed=work, state=f"{self.runs - self.left}/{self.runs} runs")

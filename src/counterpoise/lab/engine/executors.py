@@ -49,7 +49,7 @@ def run_stacks(
 
     `watch` is called all the while with the stacks that run and those that have just ended.
     """
-    waiting = deque((stack, 1) for stack in sorted(stacks, key=lambda s: -len(s.runs) * s.epochs))
+    waiting = deque((stack, 1) for stack in sorted(stacks, key=lambda s: -s.work))
     running: list[tuple[Stack, int, Job]] = []
     while waiting or running:
         while waiting and len(running) < executor.slots:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -18,7 +19,7 @@ from .sections import structure
 from .store import Store
 from .trainer import Trainer
 
-LARGEST = {"cpu": 40, "cuda": 4096}
+LARGEST = {("loss", "cpu"): 40, ("gradient", "cpu"): 10, ("loss", "cuda"): 4096, ("gradient", "cuda"): 4096}
 """Replicas in a stack. On a CPU larger ones are hardly faster, and smaller ones keep all processes busy."""
 
 CHECKPOINT_SECONDS = 5.0
@@ -42,9 +43,19 @@ class Stack:
     def key(self) -> str:
         return content_hash("\n".join(run.key for run in self.runs))
 
+    @property
+    def work(self) -> int:
+        """Backward passes over one run's data, about: what takes longest starts first."""
+        passes = 10 if space_of(self.runs[0]) == "gradient" else 1
+        return len(self.runs) * self.epochs * passes
+
     def __str__(self) -> str:
         names = sorted({run.recipe.name for run in self.runs})
         return f"{self.study}: {', '.join(names)} ({len(self.runs)} runs)"
+
+
+def space_of(run: Run) -> Literal["loss", "gradient"]:
+    return cp.describe(run.recipe.name).space
 
 
 def stackable(run: Run) -> tuple[object, ...]:
@@ -53,8 +64,7 @@ def stackable(run: Run) -> tuple[object, ...]:
     Rates, decays and clips may differ. A gradient-space method works on the gradients of its whole stack, so it stands
     alone; so does every run in fp16, where one replica's overflow would skip the step of all.
     """
-    space = cp.describe(run.recipe.name).space
-    method = structure(run.recipe) if space == "gradient" else None
+    method = structure(run.recipe) if space_of(run) == "gradient" else None
     schedule = replace(run.schedule, lr=0.0, weight_decay=0.0, clip=None)
     if schedule.decay == "cosine":  # its last share of lr is the same for all only if lr is
         schedule = replace(schedule, lr=run.network_lr)
@@ -73,7 +83,7 @@ def make_stacks(runs: Iterable[Run], largest: int | None = None) -> list[Stack]:
         for run in group:
             order.setdefault(structure(run.recipe), []).append(run)
         ordered = [run for section in order.values() for run in section]
-        limit = largest or LARGEST[ordered[0].device.split(":")[0]]
+        limit = largest or LARGEST[space_of(ordered[0]), ordered[0].device.split(":")[0]]
         count = -(-len(ordered) // limit)
         cuts = [round(i * len(ordered) / count) for i in range(count + 1)]
         stacks += [Stack(tuple(ordered[a:b])) for a, b in pairwise(cuts)]

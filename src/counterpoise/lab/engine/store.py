@@ -54,6 +54,8 @@ class Store:
         body = encode(result)
         digests = {name: digest(text.encode()) for name, text in {**texts, RESULT: body}.items()}
         write_whole(folder / RESULT, encode({"digests": digests, "result": body}).encode())
+        for draft in folder.glob(".*"):  # of a worker that was killed while it wrote
+            draft.unlink(missing_ok=True)
 
     def result(self, run: Run) -> dict[str, Any] | None:
         """The result of a finished run, or None. A damaged folder is named, removed, and counts as not finished."""

@@ -50,6 +50,9 @@ class Book:
                 console.print(table)
             if study.claims:
                 console.print(ledger.terminal(self.judgements[study.name]))
+            said = ledger.agreement(study, self.frames[study.name])
+            if said:
+                console.print(said)
 
     def write(self, folder: Path) -> list[Path]:
         """Tables as CSV, Markdown and LaTeX; the ledger; the figures. Returns what was written."""
@@ -67,7 +70,9 @@ class Book:
         judged = [j for study in self.studies for column in self.judgements[study.name] for j in column]
         if judged:
             written.append(_write(folder / "ledger.csv", str(ledger.rows(judged).to_csv(index=False))))
-            written.append(_write(folder / "ledger.md", ledger.markdown(judged)))
+            said = ((s.title, ledger.agreement(s, self.frames[s.name])) for s in self.studies)
+            lines = [f"- {title}: {text}" for title, text in said if text]
+            written.append(_write(folder / "ledger.md", "\n".join([ledger.markdown(judged), *lines, ""])))
         return written + self._figures(folder / "figures")
 
     def _figures(self, folder: Path) -> list[Path]:

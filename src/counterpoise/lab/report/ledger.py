@@ -15,7 +15,9 @@ from ..studies.claims import Claim, Lookup, Part, Score, Statement, Values
 from .tables import spoken
 
 Verdict = Literal["holds", "does not hold", "undecided", "not run"]
-RESAMPLES, LEVEL = 10_000, 0.95
+RESAMPLES = 10_000
+LEVEL = 0.90  # of the intervals: claims have a direction, and 5 % are left on the side that would refute them
+ROUNDING = 5e-4  # the paper prints three digits
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Finding:
     low: float  # of the bootstrap interval over seeds
     high: float
     effect: float  # mean over standard deviation of the quantity's values at single seeds
+    margin: float  # how far from failing, in units of the quantity; negative: it fails
     verdict: Verdict
 
 
@@ -41,10 +44,14 @@ class Judgement:
     findings: tuple[Finding, ...]
 
     @property
-    def verdict(self) -> Verdict:
-        verdicts = {finding.verdict for finding in self.findings}
+    def decisive(self) -> Finding:
+        """The part that the verdict hangs on: a claim holds if all its parts do."""
         order: tuple[Verdict, ...] = ("not run", "does not hold", "undecided", "holds")
-        return next(verdict for verdict in order if verdict in verdicts)
+        return min(self.findings, key=lambda finding: (order.index(finding.verdict), finding.margin))
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.decisive.verdict
 
 
 def judge(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Judgement]:
@@ -60,6 +67,22 @@ def judge(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Judge
     return judgements
 
 
+def agreement(study: Study, frame: pd.DataFrame) -> str | None:
+    """Which form of BPGS the paper's row agrees with, at the paper's seeds; None if not all of it was run."""
+    row = study.paper.get("macro", {}).get("BPGS", {})
+    chosen = frame[frame["seed"].isin(list(study.seeds))]
+    means = chosen.groupby(["method", "condition"])["macro"].mean()
+    needed = [(method, condition) for method in ("BPGS", RAW) for condition in row]
+    if not row or RAW not in study.methods or not all(cell in means.index for cell in needed):
+        return None
+    released, raw = (max(abs(means[m, c] - mean) for c, (mean, _) in row.items()) for m in ("BPGS", RAW))
+    nearer = "as released" if released < raw else "with raw ω"
+    return (
+        f"The paper's BPGS row differs from BPGS as released by at most {released:.3f}, "
+        f"from BPGS with raw ω by at most {raw:.3f}: it agrees better with BPGS {nearer}."
+    )
+
+
 def _judge(
     study: Study, said: Statement, read: Statement, frame: pd.DataFrame, seeds: Sequence[int], same: bool
 ) -> tuple[Finding, ...]:
@@ -68,29 +91,32 @@ def _judge(
     for part, theirs in zip(read.parts, said.parts, strict=True):
         paper = _paper(study, theirs)
         if values is None:
-            findings.append(Finding(paper, np.nan, np.nan, np.nan, np.nan, "not run"))
+            findings.append(Finding(paper, np.nan, np.nan, np.nan, np.nan, 0.0, "not run"))
             continue
-        ours = float(part.quantity.evaluate(_means(values, np.arange(len(seeds)))))
-        low, high = _interval(part, values, len(seeds))
-        findings.append(Finding(paper, ours, low, high, _effect(part, values), _verdict(part, ours, low, high, same)))
+        with np.errstate(divide="ignore", invalid="ignore"):  # one seed alone has no deviation
+            ours = float(part.quantity.evaluate(_means(values, np.arange(len(seeds)))))
+            low, high = _interval(part, values, len(seeds))
+        margin, verdict = _verdict(part, ours, low, high, same)
+        findings.append(Finding(paper, ours, low, high, _effect(part, values), margin, verdict))
     return tuple(findings)
 
 
-def _verdict(part: Part, ours: float, low: float, high: float, same: bool) -> Verdict:
-    """An inequality is decided when the whole interval is on one side.
+def _verdict(part: Part, ours: float, low: float, high: float, same: bool) -> tuple[float, Verdict]:
+    """How far a part is from failing, and its verdict.
 
-    That a mean is a given number is a statement about given seeds: at the same seeds the tolerance alone decides, at
-    others the number must also be one that chance over seeds could give.
+    An inequality is decided when the whole interval is on one side. That a mean is a given number is a statement about
+    given seeds: at the same seeds the tolerance alone decides, at others also what chance over seeds could give.
     """
+    if not np.isfinite([ours, low, high]).all():
+        return 0.0, "undecided"
     if part.relation == "near":
-        reach = part.tolerance + 5e-4  # the paper rounds to three digits
-        inside = abs(ours - part.bound) <= reach if same else low - reach <= part.bound <= high + reach
-        return "holds" if inside else "does not hold"
-    if part.relation == "<":
-        low, high, bound = -high, -low, -part.bound
-    else:
-        bound = part.bound
-    return "holds" if low > bound else "does not hold" if high < bound else "undecided"
+        reach = part.tolerance + ROUNDING
+        away = abs(ours - part.bound) if same else max(low - part.bound, part.bound - high, 0.0)
+        return reach - away, "holds" if away <= reach else "does not hold"
+    inside, outside = (
+        (low - part.bound, high - part.bound) if part.relation == ">" else (part.bound - high, part.bound - low)
+    )
+    return inside, "holds" if inside > 0 else "does not hold" if outside < 0 else "undecided"
 
 
 def _values(statement: Statement, frame: pd.DataFrame, seeds: Sequence[int]) -> dict[Score, Values] | None:
@@ -118,9 +144,11 @@ def _means(values: dict[Score, Values], chosen: np.ndarray) -> Lookup:
 def _interval(part: Part, values: dict[Score, Values], count: int) -> tuple[float, float]:
     """The percentile bootstrap over seeds, with a fixed stream."""
     chosen = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
-    with np.errstate(divide="ignore", invalid="ignore"):  # a resample of one seed alone has no deviation
-        found = part.quantity.evaluate(_means(values, chosen))
-    low, high = np.nanpercentile(found[np.isfinite(found)], [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
+    found = part.quantity.evaluate(_means(values, chosen))
+    finite = found[np.isfinite(found)]
+    if not len(finite):
+        return np.nan, np.nan
+    low, high = np.percentile(finite, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
     return float(low), float(high)
 
 
@@ -148,28 +176,26 @@ STYLES: dict[Verdict, str] = {"holds": "green", "does not hold": "red", "undecid
 
 
 def terminal(judgements: Sequence[Sequence[Judgement]]) -> Table:
-    """Each claim with its verdict at each set of seeds."""
-    first = judgements[0]
+    """Each claim with its verdict at each set of seeds, and the part of it that decides: the one nearest to failing."""
     table = Table(title="Claims ledger", title_justify="left", title_style="bold", show_lines=True)
-    table.add_column("claim", ratio=3)
-    table.add_column("where", ratio=1)
-    table.add_column("paper", justify="right", no_wrap=True)
+    table.add_column("claim")
     for column in judgements:
         table.add_column(spoken(column[0].seeds), no_wrap=True)
     for row in zip(*judgements, strict=True):
         claim, reading = row[0].claim, row[0].reading
-        text = claim.text + (f"  [{reading}]" if reading == RAW else "")
-        paper = "\n".join(_number(f.paper) for f in row[0].findings)
-        table.add_row(Text(text), claim.where, paper, *(_found(judgement) for judgement in row))
-    table.caption = f"{len(first)} readings; intervals: {LEVEL:.0%} bootstrap over seeds, paired"
+        text = Text(claim.text)
+        text.append(f"\n{claim.where}{f', read as {reading}' if reading == RAW else ''}", style="dim")
+        table.add_row(text, *(_found(judgement) for judgement in row))
+    table.caption = f"ours [{LEVEL:.0%} bootstrap interval over seeds, paired]; all parts are in ledger.csv"
     return table
 
 
 def _found(judgement: Judgement) -> Text:
     text = Text(judgement.verdict, style=STYLES[judgement.verdict])
-    for f in judgement.findings:
-        if f.verdict != "not run":
-            text.append(f"\n{_number(f.ours)} [{_number(f.low)}, {_number(f.high)}]", style="default")
+    f = judgement.decisive
+    if f.verdict != "not run":
+        text.append(f"\n{_number(f.ours)} [{_number(f.low)}, {_number(f.high)}]", style="default")
+    text.append(f"\npaper {_number(f.paper)}", style="dim")
     return text
 
 
@@ -191,10 +217,10 @@ def rows(judgements: Sequence[Judgement]) -> pd.DataFrame:
 
 
 def markdown(judgements: Sequence[Judgement]) -> str:
-    lines = ["| claim | where | reading | seeds | verdict | paper | ours [95 % interval] |", "|" + " --- |" * 7]
+    lines = ["| claim | where | reading | seeds | verdict | paper | ours [90 % interval] |", "|" + " --- |" * 7]
     for j in judgements:
         ours = "; ".join(f"{_number(f.ours)} [{_number(f.low)}, {_number(f.high)}]" for f in j.findings)
         paper = "; ".join(_number(f.paper) for f in j.findings)
-        cells = (j.claim.text, j.claim.where, j.reading or "–", spoken(j.seeds)[6:], f"**{j.verdict}**", paper, ours)
+        cells = (j.claim.text, j.claim.where, j.reading or "–", spoken(j.seeds), f"**{j.verdict}**", paper, ours)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

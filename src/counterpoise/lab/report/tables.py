@@ -79,6 +79,8 @@ def spoken(seeds: Sequence[int]) -> str:
     listed = sorted(seeds)
     if len(listed) > 2 and listed == list(range(listed[0], listed[-1] + 1)):
         return f"seeds {listed[0]}–{listed[-1]}"
+    if len(listed) > 4:
+        return f"{len(listed)} seeds"
     return f"seed{'s' if len(listed) > 1 else ''} {', '.join(map(str, listed))}"
 
 

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import counterpoise as cp
-
 from ..engine import Recipe, Run, Schedule, Spec, recipe, spec
 from .claims import Claim
 
@@ -35,6 +33,7 @@ class Condition:
     options: tuple[tuple[str, Any], ...]  # of the problem
     part: str = ""  # the table it stands in
     head: str = ""  # its head there; the key, where it is empty
+    extra: bool = False  # beyond the paper: run at the paper's seeds alone, unless others are named
 
 
 @dataclass(frozen=True)
@@ -74,15 +73,14 @@ class Study:
     ) -> Iterator[Cell]:
         """Every run of the study, at the ten seeds and the paper's unless others are named."""
         schedule = replace(self.schedule, epochs=epochs or self.schedule.epochs)
-        chosen = tuple(dict.fromkeys(seeds if seeds is not None else (*self.seeds, *self.ten)))
+        named = None if seeds is None else tuple(dict.fromkeys(seeds))
+        everything = tuple(dict.fromkeys((*self.seeds, *self.ten)))
         for method, base in self.methods.items():
-            if base.name not in cp.methods():
-                continue
             for rate in self.rates or (None,):
                 trained = base if rate is None else replace(base, network_lr=rate)
                 for condition in self.conditions:
                     data = Spec(self.problem, condition.options)
-                    for seed in chosen:
+                    for seed in named or (self.seeds if condition.extra else everything):
                         yield Cell(method, condition, Run(self.name, data, self.model, trained, seed, schedule, device))
 
     def parts(self) -> dict[str, list[Condition]]:
@@ -105,7 +103,7 @@ def scales(**options: Any) -> tuple[Condition, ...]:
 
 def pattern(name: str) -> tuple[Condition, ...]:
     """The same columns with another pattern of loss factors."""
-    return tuple(replace(c, key=f"{name} {c.key}", part=f"{name} factors") for c in scales(pattern=name))
+    return tuple(replace(c, key=f"{name} {c.key}", part=f"{name} factors", extra=True) for c in scales(pattern=name))
 
 
 def table(conditions: Iterable[str], rows: Mapping[str, str]) -> dict[str, dict[str, tuple[float, float]]]:
