@@ -132,8 +132,7 @@ def gram(rows: Sequence[Row], lead: int) -> Tensor:
     if small:
         flat = torch.stack([torch.cat([_flat(row[k], lead) for k in small], lead) for row in rows], lead)
         total = _add(total, flat @ flat.mT, range(count), count)
-    if total is None:
-        raise ValueError("no task reaches any of the tensors where gradients are to be compared")
+    assert total is not None  # see _split
     return total
 
 
@@ -212,6 +211,8 @@ def _split(
     roots: Sequence[Root], rows: list[Row], targets: Sequence[Tensor], leaves: Sequence[Tensor]
 ) -> TaskGradients:
     count = len(targets)
+    if rows and all(grad is None for row in rows for grad in row[:count]):
+        raise ValueError("no task reaches any of the tensors where gradients are to be compared")
     slots = tuple(root.slot for root in roots)
     partial = 1.0 if any(sharded(target) for target in targets) else None
     mine, others = [row[:count] for row in rows], [row[count:] for row in rows]

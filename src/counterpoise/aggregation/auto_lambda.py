@@ -109,6 +109,7 @@ class AutoLambda(Aggregation):
         return step.objective
 
     def _learn(self, targets: Sequence[Tensor], row: gradients.Row, validation: Closure, training: Closure) -> None:
+        exact = self._exact()
         wanted = torch.tensor([task in self.primary for task in self.tasks], device=self.lam.device)
         with _moved(targets, [None if g is None else -self.virtual_lr * g for g in row]):
             _, slots, inputs = gather(validation(), self.tasks, self.batch_shape, self.lam.device)
@@ -116,7 +117,7 @@ class AutoLambda(Aggregation):
             chosen = wanted if slots is None else wanted[list(slots)]
             total = torch.where(chosen & torch.isfinite(whole), whole, 0.0).sum()
             ahead: gradients.Row = [*torch.autograd.grad(total, list(targets), allow_unused=True)]
-        if self._exact():
+        if exact:
             ahead = self._whole(ahead, targets, average=True)
         with torch.no_grad():
             length = torch.stack([g.norm() for g in ahead if g is not None]).norm()
@@ -125,7 +126,7 @@ class AutoLambda(Aggregation):
             for sign in (1.0, -1.0):
                 with _moved(targets, [None if g is None else sign * width * g for g in ahead]):
                     values, _, _ = gather(training(), self.tasks, self.batch_shape, self.lam.device)
-                if self._exact():
+                if exact:
                     values, _ = distributed.average(values, None, self.process_group)
                 sides.append(values)
             slope = (sides[0] - sides[1]) / (2 * width)

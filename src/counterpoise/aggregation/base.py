@@ -243,12 +243,14 @@ class Aggregation(Balancer):
         if not self._exact():
             return grads
         # Every rank takes part for every task, with zeros where it has none.
-        found = dict(zip(grads.slots, grads.rows, strict=True))
-        rows = [found.get(slot, [None] * len(targets)) for slot in range(len(self.tasks))]
-        rows = [self._whole(row, targets, average=not at_features) for row in rows]
+        every = range(len(self.tasks))
+        place = {slot: index for index, slot in enumerate(grads.slots)}
+        given: list[Row] = [grads.rows[place[slot]] if slot in place else [None] * len(targets) for slot in every]
+        rows = [self._whole(row, targets, average=not at_features) for row in given]
+        others: list[Row] = [grads.others[place[slot]] if slot in place else [None] * len(leaves) for slot in every]
         # The union batch has the features of all ranks one below the other, each 1/world of the mean loss.
         partial = distributed.world(self.process_group) ** -2 if at_features else grads.partial
-        return grads._replace(slots=tuple(range(len(self.tasks))), rows=rows, partial=partial)
+        return grads._replace(slots=tuple(every), rows=rows, others=others, partial=partial)
 
     def _add_up(self, roots: Sequence[Root], targets: Sequence[Tensor], at_features: bool, keep: bool) -> None:
         """A step without comparison: one plain backward pass."""

@@ -17,7 +17,8 @@ def fairgrad(gram: Tensor, *, alpha: float = 1.0) -> Solution:
 
     No solution exists where some a ≥ 0, a ≠ 0 has Ga = 0 (opposite gradients, Pareto stationarity): there, and where
     Newton's method did not end, the answer is MGDA's min-norm weights and `solved` is False. A zero gradient gets
-    weight 0. Residual: max_i |w_i^{1/α} (Gw)_i − 1|.
+    weight 0. For α ≠ 1, norms more than about ten decades apart are beyond float64.
+    Residual: max_i |w_i^{1/α} (Gw)_i − 1|.
     """
     weights, parts, x, solved = _solve(gram, 1 / alpha)
     power = 1 / alpha
@@ -79,10 +80,11 @@ def _newton_of_power(parts: Unit, power: float) -> tuple[Tensor, Tensor]:
     """The same for x_i (Cx)_i = b_i(x), b = ‖g‖^{p−1} x^{1−p}."""
     cosines, factor = parts.cosines, _factor(parts, power)
     x = factor ** (1 / (1 + power))
-    # Along the ray of the start the problem is one-dimensional: begin at its solution.
-    curvature = (x * torch.bmm(cosines, x)).sum(-2, keepdim=True).clamp_min(parts.ridge)
-    x = x * ((factor * x ** (1 - power)).sum(-2, keepdim=True) / curvature) ** (1 / (1 + power))
-    for _ in range(ITERATIONS):
+    for _ in range(2 * ITERATIONS):
+        # Along a ray the problem is one-dimensional: go to its solution first.
+        curvature = (x * torch.bmm(cosines, x)).sum(-2, keepdim=True)
+        ray = ((factor * x ** (1 - power)).sum(-2, keepdim=True) / curvature) ** (1 / (1 + power))
+        x = torch.where(ray.isfinite(), x * ray, x)
         target = factor * x ** (1 - power)
         terms = cosines * (x * x.mT)
         rest = target - terms.sum(-1, keepdim=True)

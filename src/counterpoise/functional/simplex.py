@@ -30,7 +30,7 @@ def sdmgrad_weights(
     norms = parts.norms / (parts.norms.sum(-2, keepdim=True) / count.unsqueeze(-1)).clamp_min(1e-300)
     matrix = parts.cosines * norms * norms.mT
     mean = present / count
-    x = w.detach().to(matrix.dtype).reshape(mean.shape)
+    x = project_on_simplex(w.detach().to(matrix.dtype).reshape(mean.shape), present)
     velocity = torch.zeros_like(x)
     for _ in range(iterations):
         velocity = momentum * velocity + torch.bmm(matrix, (x + lam * mean).unsqueeze(-1)).squeeze(-1)

@@ -1,0 +1,225 @@
+"""Gradient space in process groups: the exact mode is one process on the union batch; recipes for DDP and FSDP."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from test_gradients import TASKS, Net
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.multiprocessing.spawn import spawn
+from torch.nn.parallel import DistributedDataParallel
+
+import counterpoise as cp
+
+ROWS, STEPS = 24, 3
+NAMES = [name for name in cp.methods("gradient") if name != "auto-lambda"]
+CASES = ["all present", "absent on some ranks", "uneven counts", "features", "hybrid", "auto-lambda", "batched"]
+
+
+def union() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(ROWS, 6, generator=generator, dtype=torch.float64)
+    return x, torch.randn(ROWS, 3, generator=generator, dtype=torch.float64) * torch.tensor([1.0, -5.0, 0.2])
+
+
+def labels(case: str, world: int) -> Tensor:
+    mask = torch.ones(ROWS, 3, dtype=torch.bool)
+    if case in ("absent on some ranks", "uneven counts"):
+        mask[: ROWS // world, 1] = False
+    if case == "uneven counts":
+        mask[0, 1] = True
+        mask[::3, 2] = False
+    return mask
+
+
+def part_of(rank: int | None, world: int) -> slice:
+    return slice(None) if rank is None else slice(rank * ROWS // world, (rank + 1) * ROWS // world)
+
+
+def masked_losses(z: Tensor, net: Net, y: Tensor, mask: Tensor) -> dict[str, Tensor | None]:
+    losses: dict[str, Tensor | None] = {}
+    for i, (task, head) in enumerate(net.heads.items()):
+        rows = mask[:, i]
+        losses[task] = (head(z)[rows, 0] - y[rows, i]).square().mean() if rows.any() else None
+    return losses
+
+
+def train(name: str, case: str, world: int, rank: int | None) -> list[Tensor]:
+    """Weights, gradients and state over a few steps; the union batch when rank is None."""
+    net = Net()
+    (x, y), mask, part = union(), labels(case, world), part_of(rank, world)
+    x, y, mask = x[part], y[part], mask[part]
+    options: dict[str, Any] = {"weighting": cp.BPGS(TASKS)} if case == "hybrid" else {}
+    options |= {"passes": "batched"} if case == "batched" else {}
+    balancer = cp.make(name, TASKS, **options).double()
+    record: list[Tensor] = []
+    for _ in range(STEPS):
+        z = net.trunk(x)
+        losses = masked_losses(z, net, y, mask)
+        net.zero_grad()
+        extra: dict[str, Any] = {"counts": mask.sum(0)} if case == "uneven counts" else {}
+        if name == "auto-lambda":
+            again = lambda: masked_losses(net.trunk(x), net, y, mask)  # noqa: E731
+            extra |= {"shared": net.parameters(), "validation": again, "training": again}
+        elif case == "features":
+            extra["features"] = z
+        else:
+            extra["shared"] = net.trunk.parameters()
+        value = balancer.backward(losses, **extra)
+        rest = net.parameters() if case == "features" else net.heads.parameters()
+        cp.average_gradients(() if name == "auto-lambda" else rest)
+        record += [value, *(p.grad.clone() for p in net.parameters() if p.grad is not None)]
+        record += [] if balancer.weights is None else [balancer.weights]
+        record += [t.detach().clone() for t in (*balancer.parameters(), *balancer.buffers())]
+        with torch.no_grad():
+            for p in net.parameters():
+                p.sub_(p.grad, alpha=0.02)  # type: ignore[arg-type]
+    return record
+
+
+def cases() -> list[tuple[str, str]]:
+    """Every method in the plain case; a few for the others."""
+    few = ["pcgrad", "cagrad", "nash-mtl", "gradnorm-proxy", "excess-mtl"]
+    found = [(name, "all present") for name in NAMES]
+    found += [(name, case) for name in few for case in ("absent on some ranks", "uneven counts", "hybrid", "batched")]
+    found += [(name, "features") for name in ("pcgrad", "mgda", "nash-mtl")]
+    return [*found, ("auto-lambda", "all present")]
+
+
+def local_mode(rank: int, world: int) -> list[Tensor]:
+    """Each rank's own direction, averaged afterwards; and the directions themselves."""
+    net, (x, y), part = Net(), union(), part_of(rank, world)
+    losses: Any = net.losses(x[part], y[part])[0]
+    balancer = cp.CAGrad(TASKS, ranks="local")
+    balancer.backward(losses, shared=net.trunk.parameters())
+    mine = torch.cat([p.grad.flatten() for p in net.trunk.parameters() if p.grad is not None])
+    cp.average_gradients(net.parameters())
+    mean = torch.cat([p.grad.flatten() for p in net.trunk.parameters() if p.grad is not None])
+    assert balancer.weights is not None
+    return [balancer.weights, mine, mean]
+
+
+class Whole(torch.nn.Module):
+    """A network whose forward returns all losses, as DDP and FSDP want it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Net()
+
+    def forward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return self.net.losses(x, y)[0]
+
+
+def beside_ddp(rank: int, world: int, ranks: str) -> list[Tensor]:
+    """The recipe: no_sync, since a parameter is reached T times; the balancer averages, you average the rest."""
+    whole, (x, y), part = Whole(), union(), part_of(rank, world)
+    ddp = DistributedDataParallel(whole)
+    balancer = cp.CAGrad(TASKS, ranks=ranks, weighting=cp.BPGS(TASKS))  # type: ignore[arg-type]
+    optimizer = torch.optim.SGD([{"params": whole.parameters()}, *balancer.param_groups()], lr=0.02)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        with ddp.no_sync():
+            losses = ddp(x[part], y[part])
+            balancer.backward(losses, shared=whole.net.trunk.parameters())
+        cp.average_gradients(whole.net.heads.parameters() if ranks == "exact" else whole.parameters())
+        optimizer.step()
+    return [p.detach() for p in (*whole.parameters(), *balancer.parameters())]
+
+
+def beside_fsdp(rank: int, world: int) -> list[Tensor]:
+    """The recipe: parameters stay gathered until the last pass; FSDP averages each task's gradient as it shards it."""
+    whole, (x, y), part = Whole(), union(), part_of(rank, world)
+    mesh = init_device_mesh("cpu", (world,))
+    fully_shard(whole, mesh=mesh)
+    whole.set_reshard_after_backward(False)  # type: ignore[operator]
+    shared = list(whole.net.trunk.parameters())  # the shards: after forward the modules hold gathered copies
+    balancer = cp.CAGrad(TASKS, weighting=cp.BPGS(TASKS))
+    optimizer = torch.optim.SGD([{"params": whole.parameters()}, *balancer.param_groups()], lr=0.02, foreach=False)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        losses = whole(x[part], y[part])
+        balancer.backward(losses, shared=shared)
+        whole.reshard()  # type: ignore[operator]
+        optimizer.step()
+    found = [p.full_tensor() if isinstance(p, DTensor) else p for p in (*whole.parameters(), *balancer.parameters())]
+    return [p.detach() for p in found]
+
+
+def worker(rank: int, world: int, folder: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
+    results: dict[Any, Any] = {key: train(*key, world, rank) for key in cases()}
+    results["local"] = local_mode(rank, world)
+    results["ddp exact"], results["ddp local"] = (beside_ddp(rank, world, ranks) for ranks in ("exact", "local"))
+    results["fsdp"] = beside_fsdp(rank, world)
+    torch.save(results, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def outcome(request: pytest.FixtureRequest) -> tuple[int, list[dict[Any, Any]]]:
+    world = request.param
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(worker, (world, folder), nprocs=world)
+        return world, [torch.load(Path(folder) / f"{rank}.pt") for rank in range(world)]
+
+
+def test_exact_mode_is_the_union_batch(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
+    world, ranks = outcome
+    for key in cases():
+        whole = train(*key, world, None)
+        for rank in ranks:
+            assert len(rank[key]) == len(whole), key
+            for mine, first, expected in zip(rank[key], ranks[0][key], whole, strict=True):
+                torch.testing.assert_close(mine, first, rtol=0, atol=0, equal_nan=True, msg=str(key))
+                torch.testing.assert_close(
+                    mine, expected, rtol=1e-7, atol=1e-9, equal_nan=True, msg=lambda m: f"{key}: {m}"
+                )
+
+
+def test_local_mode_is_the_mean_of_the_ranks_directions(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
+    world, ranks = outcome
+    mean = torch.stack([rank["local"][1] for rank in ranks]).mean(0)
+    for rank, result in enumerate(ranks):
+        net, (x, y), part = Net(), union(), part_of(rank, world)
+        balancer = cp.CAGrad(TASKS)
+        balancer.backward(net.losses(x[part], y[part])[0], shared=net.trunk.parameters())
+        torch.testing.assert_close(result["local"][0], balancer.weights)
+        torch.testing.assert_close(result["local"][2], mean)
+
+
+def single_process(ranks: str) -> list[Tensor]:
+    net, (x, y) = Net(), union()
+    balancer = cp.CAGrad(TASKS, weighting=cp.BPGS(TASKS), ranks=ranks)  # type: ignore[arg-type]
+    optimizer = torch.optim.SGD([{"params": net.parameters()}, *balancer.param_groups()], lr=0.02)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        balancer.backward(net.losses(x, y)[0], shared=net.trunk.parameters())
+        optimizer.step()
+    return [p.detach() for p in (*net.parameters(), *balancer.parameters())]
+
+
+@pytest.mark.parametrize("recipe", ["ddp exact", "fsdp"])
+def test_recipes_train_as_one_process_would(recipe: str, outcome: tuple[int, list[dict[Any, Any]]]) -> None:
+    _, ranks = outcome
+    expected = single_process("exact")
+    for rank in ranks:
+        for mine, whole in zip(rank[recipe], expected, strict=True):
+            torch.testing.assert_close(mine, whole, rtol=1e-5, atol=1e-7)
+
+
+def test_local_mode_beside_ddp_agrees_across_ranks(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
+    _, ranks = outcome
+    start = [p.detach() for p in Net().parameters()]
+    for rank in ranks:
+        for mine, first in zip(rank["ddp local"], ranks[0]["ddp local"], strict=True):
+            torch.testing.assert_close(mine, first, rtol=0, atol=0)
+        assert any(not torch.equal(a, b) for a, b in zip(start, rank["ddp local"], strict=False))
