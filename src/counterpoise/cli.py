@@ -69,11 +69,11 @@ def studies(
     """The studies, or the grid of one: which of its runs are finished."""
     store = Store(out)
     if study is None:
-        table = Table(Column("study", no_wrap=True), "", "question", "runs", "finished")
+        table = Table(Column("study", no_wrap=True), "question", "runs", "finished")
         for entry in STUDIES.values():
             runs = [cell.run for cell in entry.grid(device=device)]
             finished = sum(store.result(run) is not None for run in runs)
-            table.add_row(entry.name, entry.title, entry.question, str(len(runs)), str(finished))
+            table.add_row(entry.name, entry.question, str(len(runs)), str(finished))
         console.print(table)
         return
     chosen = _study(study)
@@ -100,7 +100,7 @@ def reproduce(
     condition: Conditions = None,
 ) -> None:
     """Runs studies (those runs that are not finished yet), and shows and writes tables, claims and figures."""
-    chosen = [_study(name) for name in names or PAPER_STUDIES]
+    chosen = [_study(name) for name in names] if names else list(PAPER_STUDIES)
     device = _device(device)
     _check_executor(executor, address, jobs)
     runs = [c.run for study in chosen for c in _cells(study, seeds, epochs, device, method, condition)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,12 @@ def structure(recipe: Recipe) -> tuple[object, ...]:
     """What two runs must have in common to share a balancer: all but rates, decays and clips."""
     weighting = structure(recipe.weighting) if recipe.weighting else None
     return recipe.name, recipe.options, weighting, recipe.optimizer, recipe.start
+
+
+def random_streams(method: str) -> Literal["none", "one", "each"]:
+    """Whether a method draws random numbers, and whether each replica can have a stream of its own."""
+    seed = cp.describe(method).build.__init__.__annotations__.get("seed")
+    return "none" if seed is None else "one" if seed in (int, "int") else "each"
 
 
 class Sections(nn.Module):
@@ -93,8 +99,9 @@ def build(recipe: Recipe, tasks: tuple[str, ...], seeds: list[int]) -> cp.Balanc
     options: dict[str, Any] = dict(recipe.options)
     if recipe.weighting is not None:
         options["weighting"] = build(recipe.weighting, tasks, seeds)
-    if "seed" in cp.describe(recipe.name).build.__init__.__annotations__:
-        options.setdefault("seed", seeds)
+    streams = random_streams(recipe.name)
+    if streams != "none":
+        options.setdefault("seed", seeds if streams == "each" else seeds[0])
     balancer = cp.make(recipe.name, tasks, batch_shape=(len(seeds),), **options)
     if recipe.start is not None:
         with torch.no_grad():

@@ -132,6 +132,7 @@ class Trainer:
                 "worst": history[-1]["worst"],
                 "scores": dict(zip(tasks, history[-1]["score"], strict=True)),
                 "weights": dict(zip(tasks, history[-1]["weight"], strict=True)),
+                "chart": history[-1]["chart"],
                 "best": {"epoch": int(self.best_epoch[r]), "value": float(self.best[r])},
             }
             for r, history in enumerate(self.history)

@@ -34,7 +34,7 @@ class Entry:
         return None if self.paper_mean is None else self.mean - self.paper_mean
 
     def ours(self) -> str:
-        return "–" if self.count == 0 else f"{self.mean:.3f} ± {self.sd:.3f}"
+        return "–" if self.count == 0 or self.mean != self.mean else f"{self.mean:.3f} ± {self.sd:.3f}"
 
     def paper(self) -> str:
         return "" if self.paper_mean is None else f"{self.paper_mean:.3f} ± {self.paper_sd:.3f}"
@@ -48,6 +48,8 @@ def entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Ent
         for part, conditions in study.parts().items():
             for method in study.methods:
                 for condition in conditions:
+                    if condition.only and method not in condition.only:
+                        continue
                     here = (chosen["method"] == method) & (chosen["condition"] == condition.key)
                     values = chosen.loc[here, metric]
                     paper = study.paper.get(metric, {}).get(method, {}).get(condition.key, (None, None))
@@ -70,7 +72,7 @@ def grids(cells: Sequence[Entry]) -> list[tuple[str, str, list[str], dict[str, l
 
 
 def caption(study: Study, metric: str, part: str, seeds: Sequence[int]) -> str:
-    score = {"macro": "macro score", "worst": "worst-task score"}[metric]
+    score = {"macro": "macro score", "worst": "worst-task score", "reach": "largest |z|/τ at the end"}[metric]
     return f"{study.title}{f', {part}' if part else ''}: {score}, {spoken(seeds)}"
 
 

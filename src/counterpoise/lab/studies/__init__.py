@@ -2,13 +2,14 @@
 
 from difflib import get_close_matches
 
-from . import heterogeneous, normalisation, rescaling, scale_stress
+from . import heterogeneous, knobs, learning_theta, normalisation, rescaling, scale_stress
 from .base import Cell, Condition, Study
+from .beyond import BEYOND
 
+PAPER_STUDIES = (rescaling.STUDY, normalisation.STUDY, scale_stress.STUDY, heterogeneous.STUDY)
 STUDIES: dict[str, Study] = {
-    module.STUDY.name: module.STUDY for module in (rescaling, normalisation, scale_stress, heterogeneous)
+    study.name: study for study in (*PAPER_STUDIES, learning_theta.STUDY, knobs.STUDY, *BEYOND)
 }
-PAPER_STUDIES = tuple(STUDIES)
 
 
 def find_study(name: str) -> Study:

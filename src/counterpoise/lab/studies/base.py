@@ -34,6 +34,9 @@ class Condition:
     part: str = ""  # the table it stands in
     head: str = ""  # its head there; the key, where it is empty
     extra: bool = False  # beyond the paper: run at the paper's seeds alone, unless others are named
+    problem: str = ""  # where it is not the study's
+    schedule: tuple[tuple[str, Any], ...] = ()  # what differs from the study's
+    only: tuple[str, ...] = ()  # the methods that are run here; none: all
 
 
 @dataclass(frozen=True)
@@ -72,14 +75,17 @@ class Study:
         self, *, seeds: Iterable[int] | None = None, epochs: int | None = None, device: str = "cpu"
     ) -> Iterator[Cell]:
         """Every run of the study, at the ten seeds and the paper's unless others are named."""
-        schedule = replace(self.schedule, epochs=epochs or self.schedule.epochs)
         named = None if seeds is None else tuple(dict.fromkeys(seeds))
         everything = tuple(dict.fromkeys((*self.seeds, *self.ten)))
         for method, base in self.methods.items():
             for rate in self.rates or (None,):
                 trained = base if rate is None else replace(base, network_lr=rate)
                 for condition in self.conditions:
-                    data = Spec(self.problem, condition.options)
+                    if condition.only and method not in condition.only:
+                        continue
+                    data = Spec(condition.problem or self.problem, condition.options)
+                    schedule = replace(self.schedule, **dict(condition.schedule))
+                    schedule = replace(schedule, epochs=epochs or schedule.epochs)
                     for seed in named or (self.seeds if condition.extra else everything):
                         yield Cell(method, condition, Run(self.name, data, self.model, trained, seed, schedule, device))
 
@@ -89,6 +95,18 @@ class Study:
         for condition in self.conditions:
             parts.setdefault(condition.part, []).append(condition)
         return parts
+
+
+def regimes(*names: str) -> tuple[Condition, ...]:
+    """The columns of the heterogeneous problem."""
+    return tuple(Condition(name, (("regime", name),)) for name in names)
+
+
+def elsewhere(problem: str, title: str, conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+    """Columns of another problem than the study's, as a table of their own."""
+    return tuple(
+        replace(c, problem=problem, key=f"{title} {c.key}", part=title, head=c.head or c.key) for c in conditions
+    )
 
 
 SCALES = (1, 10, 100, 1000)

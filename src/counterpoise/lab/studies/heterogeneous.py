@@ -1,6 +1,6 @@
 """Heterogeneous mixed stress (§5.1): eight unlike tasks in four regimes, the last of them ours."""
 
-from .base import BPGS, BPGS_RAW, KENDALL, PCGRAD, RAW, UWSO, Condition, Study, table
+from .base import BPGS, BPGS_RAW, KENDALL, PCGRAD, RAW, UWSO, Study, regimes, table
 from .claims import Claim, ahead, all_of, row, score
 
 REGIMES = ("clean", "noisy", "conflict")
@@ -51,7 +51,7 @@ STUDY = Study(
     title="Heterogeneous mixed stress",
     question="What remains of the advantage when tasks differ in more than scale?",
     problem="heterogeneous",
-    conditions=tuple(Condition(r, (("regime", r),)) for r in (*REGIMES, "opposed")),
+    conditions=regimes(*REGIMES, "opposed"),
     methods={"Kendall": KENDALL, "UWSO": UWSO, "PCGrad": PCGRAD, "BPGS": BPGS, RAW: BPGS_RAW},
     seeds=(42, 43, 44),
     metrics=("macro", "worst"),
