@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import random
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 import torch
 
 from counterpoise.lab.engine import CorruptWarning, Run, Stack, Store, execute, make_stacks, plan, recipe, spec
-from counterpoise.lab.engine.description import parse_run
 from counterpoise.lab.studies import STUDIES
 from counterpoise.lab.studies.base import AUTHORS, BPGS, KENDALL, UWSO
 
@@ -156,15 +154,7 @@ def test_another_runs_result_in_a_folder_is_not_taken_for_its_own(tmp_path: Path
         assert store.result(one.runs[0]) is None
 
 
-def test_descriptions_survive_the_disk_and_differ_in_their_names() -> None:
+def test_no_two_runs_share_a_folder() -> None:
     runs = [cell.run for study in STUDIES.values() for cell in study.grid()]
-    assert all(parse_run(run.canonical()) == run for run in runs)
-    assert len({run.key for run in runs}) == len(runs)
-
-
-def test_every_finished_run_can_be_listed(tmp_path: Path) -> None:
-    one, store = stack(epochs=1, seeds=1), Store(tmp_path)
-    execute(one, tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert {finished.run for finished in store.finished("test")} == set(one.runs)
+    assert len({run.key for run in runs}) == len(runs) > 10_000
+    assert runs[0].key == replace(runs[0], seed=runs[0].seed).key

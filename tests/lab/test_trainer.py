@@ -92,6 +92,21 @@ def test_a_stack_gives_what_its_runs_give_one_by_one() -> None:
         assert ours["chart"].keys() == theirs["chart"].keys()
 
 
+@pytest.mark.parametrize(
+    "method",
+    [recipe(name) for name in cp.methods("gradient") if cp.describe(name).needs == ("shared",)]
+    + [recipe("pcgrad", weighting=BPGS)],
+    ids=lambda r: r.name + ("-after-bpgs" if r.weighting else ""),
+)
+def test_a_gradient_space_stack_gives_what_its_runs_give(method: Recipe, double: None) -> None:
+    runs = [run(method, seed=seed, problem="scale-stress", epochs=1) for seed in (3, 4)]
+    stacks = make_stacks(runs)
+    assert len(stacks) == (2 if method.name == "graddrop" else 1)  # its replicas would share a random stream
+    together = trained(*stacks[0].runs)
+    for replica, one in enumerate(stacks[0].runs):
+        torch.testing.assert_close(together.network.value[replica], trained(one).network.value[0], rtol=1e-6, atol=1e-7)
+
+
 def test_replicas_have_streams_of_their_own() -> None:
     trainer = trained(*(run(UWSO, seed=seed, epochs=1) for seed in (1, 1, 2)))
     first, same, other = trainer.network.value

@@ -3,13 +3,12 @@
 from .description import Recipe, Run, Schedule, Spec, recipe, spec
 from .executors import ExecutorName, RunError, make_executor, run_stacks
 from .stacks import Stack, execute, make_stacks, plan, processors
-from .store import CorruptWarning, Finished, Store
+from .store import CorruptWarning, Store
 from .trainer import Trainer
 
 __all__ = [
     "CorruptWarning",
     "ExecutorName",
-    "Finished",
     "Recipe",
     "Run",
     "RunError",

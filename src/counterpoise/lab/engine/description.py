@@ -107,38 +107,6 @@ def content_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-def parse_run(text: str) -> Run:
-    """The inverse of `Run.canonical`."""
-    body = json.loads(text)
-    if body.pop("version", None) != VERSION:
-        raise ValueError(f"the description is of another version than {VERSION}")
-    return Run(
-        data=_spec(body.pop("data")),
-        model=_spec(body.pop("model")),
-        recipe=_recipe(body.pop("recipe")),
-        schedule=Schedule(**body.pop("schedule")),
-        **body,
-    )
-
-
-def _options(pairs: list[list[Any]]) -> Options:
-    return tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in pairs)
-
-
-def _spec(body: dict[str, Any]) -> Spec:
-    return Spec(body["name"], _options(body["options"]))
-
-
-def _recipe(body: dict[str, Any]) -> Recipe:
-    weighting, start = body.pop("weighting"), body.pop("start")
-    return Recipe(
-        options=_options(body.pop("options")),
-        weighting=_recipe(weighting) if weighting else None,
-        start=tuple(start) if start else None,
-        **body,
-    )
-
-
 def recipe(method: str, /, **options: Any) -> Recipe:
     """A recipe: fields of `Recipe` go there, everything else is an option of the method."""
     own = {name: options.pop(name) for name in list(options) if name in Recipe.__dataclass_fields__ and name != "name"}

@@ -6,14 +6,12 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .description import Run, parse_run
+from .description import Run
 
 DESCRIPTION, HISTORY, RESULT, CHECKPOINT, PROGRESS = (
     "run.json",
@@ -26,14 +24,6 @@ DESCRIPTION, HISTORY, RESULT, CHECKPOINT, PROGRESS = (
 
 class CorruptWarning(UserWarning):
     """Something on disk is not what was written; it is done again."""
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A run that has ended."""
-
-    run: Run
-    result: dict[str, Any]
 
 
 class Store:
@@ -72,15 +62,6 @@ class Store:
     def history(self, run: Run) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = json.loads((self.folder(run) / HISTORY).read_text())
         return rows
-
-    def finished(self, study: str) -> Iterator[Finished]:
-        """Every finished run of a study that is intact; damaged ones are named and left where they are."""
-        for path in sorted((self.root / study).glob(f"*/{RESULT}")):
-            try:
-                text = (path.parent / DESCRIPTION).read_text()
-                yield Finished(parse_run(text), self._verified(path.parent, text))
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                warnings.warn(f"{path.parent} is damaged ({error}) and left out", CorruptWarning, stacklevel=2)
 
     def _verified(self, folder: Path, description: str) -> dict[str, Any]:
         outer = json.loads((folder / RESULT).read_text())

@@ -67,7 +67,12 @@ def grids(cells: Sequence[Entry]) -> list[tuple[str, str, list[str], dict[str, l
         rows: dict[str, list[Entry]] = {}
         for entry in group:
             rows.setdefault(entry.method, []).append(entry)
-        tables.append((metric, part, [entry.head for entry in next(iter(rows.values()))], rows))
+        heads = [entry.head for entry in next(iter(rows.values()))]
+        run = [any(row[i].count for row in rows.values()) for i in range(len(heads))]
+        if any(run):  # columns that were not run are left out
+            heads = [head for head, here in zip(heads, run, strict=True) if here]
+            rows = {m: [e for e, here in zip(row, run, strict=True) if here] for m, row in rows.items()}
+        tables.append((metric, part, heads, rows))
     return tables
 
 

@@ -69,7 +69,6 @@ class Study:
     rates: tuple[float, ...] = ()  # learning rates of which each method gets its best; none: the schedule's
     paper: Paper = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
-    in_paper: bool = True
 
     def grid(
         self, *, seeds: Iterable[int] | None = None, epochs: int | None = None, device: str = "cpu"

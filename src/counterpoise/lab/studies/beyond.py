@@ -49,7 +49,6 @@ def beyond(study: Study) -> Study:
         rates=RATES,
         paper={},
         claims=(),
-        in_paper=False,
     )
 
 

@@ -73,5 +73,4 @@ STUDY = Study(
             ),
         ),
     ),
-    in_paper=False,
 )

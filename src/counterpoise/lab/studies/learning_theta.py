@@ -42,5 +42,4 @@ STUDY = Study(
             for c in COLUMNS
         ),
     ),
-    in_paper=False,
 )
