@@ -81,7 +81,7 @@ def crash(node: Any) -> None:
 
 
 def test_a_ray_cluster_of_two_nodes_loses_one_and_no_result(tmp_path: Path) -> None:
-    import ray
+    ray = pytest.importorskip("ray", reason="needs Ray")
     from ray.cluster_utils import Cluster
 
     todo, started = stacks(25), []

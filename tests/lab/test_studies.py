@@ -1,6 +1,8 @@
 """The paper's tables come out; so do its definitions and its proposition."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,9 +13,12 @@ import counterpoise as cp
 from counterpoise.lab.data import PROBLEMS
 from counterpoise.lab.data.draws import Draws
 from counterpoise.lab.data.synthetic import REGIMES, factors
-from counterpoise.lab.engine import Trainer, make_stacks
+from counterpoise.lab.engine import Store, Trainer, make_stacks
+from counterpoise.lab.engine.sections import build, random_streams
 from counterpoise.lab.metrics import kinds
+from counterpoise.lab.report.frame import collect
 from counterpoise.lab.studies import STUDIES, find_study
+from counterpoise.lab.studies.base import UWSO
 from counterpoise.lab.studies.select import parse_seeds, select
 
 
@@ -141,6 +146,35 @@ def test_scores_are_those_of_scikit_learn() -> None:
     expected = [metrics.r2_score(y[r], out[r]) for r in range(3)]
     assert kinds.r2(out, y).tolist() == pytest.approx(expected, abs=1e-5)
     assert kinds.r2(out[..., :1] + 100, y[..., 0]).tolist() == [-1.0] * 3
+
+
+def test_beyond_the_paper_every_method_runs_that_sees_no_more_than_the_others() -> None:
+    methods = STUDIES["beyond-scale-stress"].methods
+    names = {method.name for method in methods.values()}
+    assert set(cp.methods()) - names == {"auto-lambda", "dtp"}
+    assert {"BPGS + PCGrad", "BPGS + CAGrad", "BPGS + Nash-MTL"} <= set(methods)
+    for method in methods.values():
+        assert build(method, ("a", "b", "c"), [1, 2] if random_streams(method.name) != "one" else [1]).tasks
+
+
+def test_each_method_is_shown_at_its_best_learning_rate(tmp_path: Path) -> None:
+    study = replace(STUDIES["beyond-scale-stress"], methods={"UWSO": UWSO}, rates=(1e-3, 1e-2))
+    store = Store(tmp_path)
+    for cell in study.grid(seeds=[1, 2]):
+        score = 0.6 if cell.run.network_lr == 1e-2 else 0.5
+        store.finish(cell.run, [], {"macro": score, "worst": 0.0, "scores": {}, "chart": {}})
+    frame = collect(study, store, seeds=[1, 2])
+    assert len(frame) == 8
+    assert set(frame["lr"]) == {1e-2}
+    assert set(frame["macro"]) == {0.6}
+
+
+def test_batches_of_any_size_and_columns_for_some_methods_only() -> None:
+    cells = list(STUDIES["knobs"].grid(seeds=[42]))
+    sizes = {cell.run.schedule.batch_size for cell in cells}
+    assert sizes == {1, 4, 16, 64, 256}
+    assert {cell.method for cell in cells if cell.condition.only} == {"BPGS"}
+    assert {cell.run.data.name for cell in STUDIES["learning-theta"].grid()} == set(PROBLEMS)
 
 
 def test_a_grid_can_be_cut_by_what_a_person_types() -> None:
