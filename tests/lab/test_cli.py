@@ -43,7 +43,7 @@ def test_reproduce_runs_once_and_show_shows_it(tmp_path: Path) -> None:
     assert "16 runs, 16 of them finished" in call("reproduce", *options).output
     shown = call("show", *options)
     assert shown.exit_code == 0
-    assert re.search(r"Kendall\s+│ 0\.\d{3} ± 0\.000", shown.output)
+    assert re.search(r"Kendall\s+0\.\d{3} ± 0\.000", shown.output)
     assert (tmp_path / "report" / "tables" / "scale-stress.tex").exists()
 
 

@@ -47,7 +47,7 @@ class Book:
             console.print(study.question, style="italic")
             seeds = seed_sets(study, self.seeds)[0]
             for table in tables.terminal(study, tables.entries(study, self.frames[study.name], seeds), seeds):
-                console.print(table)
+                console.print(table, "", sep="\n")
             if study.claims:
                 console.print(ledger.terminal(self.judgements[study.name]))
             said = ledger.agreement(study, self.frames[study.name])

@@ -59,7 +59,7 @@ def judge(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Judge
     same = set(seeds) == set(study.seeds)
     judgements = []
     for claim in study.claims:
-        about = any(score.method == "BPGS" for score in claim.statement.scores())
+        about = RAW in study.methods and any(score.method == "BPGS" for score in claim.statement.scores())
         for reading in ("BPGS", RAW) if about else ("",):
             statement = claim.statement.read_as("BPGS", reading or "BPGS")
             findings = _judge(study, claim.statement, statement, frame, seeds, same)
@@ -195,7 +195,8 @@ def _found(judgement: Judgement) -> Text:
     f = judgement.decisive
     if f.verdict != "not run":
         text.append(f"\n{_number(f.ours)} [{_number(f.low)}, {_number(f.high)}]", style="default")
-    text.append(f"\npaper {_number(f.paper)}", style="dim")
+    if not np.isnan(f.paper):
+        text.append(f"\npaper {_number(f.paper)}", style="dim")
     return text
 
 

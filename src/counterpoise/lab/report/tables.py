@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import pandas as pd
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -95,8 +96,10 @@ def terminal(study: Study, cells: Sequence[Entry], seeds: Sequence[int]) -> list
     """Rich tables; the paper's number stands under ours, in red where they differ."""
     tables = []
     for metric, part, heads, rows in grids(cells):
-        table = Table(title=caption(study, metric, part, seeds), title_justify="left", title_style="bold")
-        table.add_column("")
+        title = caption(study, metric, part, seeds)
+        table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+        table.show_edge = False
+        table.add_column("", no_wrap=True)
         for head in heads:
             table.add_column(head, justify="right", no_wrap=True)
         for method, row in rows.items():
