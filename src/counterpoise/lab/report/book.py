@@ -11,6 +11,7 @@ from ..engine.store import write_whole
 from ..studies import Study
 from . import figures, ledger, tables
 from .frame import collect
+from .style import MARKS
 
 
 def seed_sets(study: Study, seeds: Sequence[int] | None) -> list[tuple[int, ...]]:
@@ -76,7 +77,8 @@ class Book:
         return written + self._figures(folder / "figures")
 
     def _figures(self, folder: Path) -> list[Path]:
-        full = {study.name for study in self.studies if len(self.frames[study.name])}
+        drawable = [study for study in self.studies if set(study.methods) <= set(MARKS)]
+        full = {study.name for study in drawable if len(self.frames[study.name])}
         drawn = []
         if {"scale-stress", "rescaling"} <= full:
             drawn += figures.save(figures.stress_curves(self.frames), folder / "stress")

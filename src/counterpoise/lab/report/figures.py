@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..studies import STUDIES, Study
+from ..studies import STUDIES, Condition, Study
 from .style import RC, colour, mark
 
 METRICS = {"macro": "macro score", "worst": "worst-task score"}
@@ -24,7 +24,7 @@ def stress_curves(frames: Mapping[str, pd.DataFrame]) -> Figure:
         for column, name in enumerate(names):
             study, frame = STUDIES[name], frames[name]
             for row, metric in enumerate(METRICS):
-                _curves(axes[row, column], study, frame, metric)
+                _curves(axes[row, column], study, frame, metric, next(iter(study.parts().values())))
                 axes[row, column].set_ylabel(METRICS[metric] if column == 0 else "")
             axes[0, column].set_title(f"{study.title} ({_seeds(frame, study)} seeds, ± 1 sd)")
             axes[1, column].set_xlabel("scale factor")
@@ -34,20 +34,26 @@ def stress_curves(frames: Mapping[str, pd.DataFrame]) -> Figure:
 
 
 def curves(study: Study, frame: pd.DataFrame) -> Figure:
-    """One study's score against its scale factor."""
+    """One study's scores against the scale factor: a column for each of its tables, a row for each score."""
+    parts = {name: cs for name, cs in study.parts().items() if "scale" in dict(cs[0].options)}
+    metrics = [metric for metric in study.metrics if metric in METRICS]
     with mpl.rc_context(RC):
-        figure = Figure(figsize=(3.9 * len(study.metrics), 3.3), layout="constrained")
-        for axis, metric in zip(np.atleast_1d(figure.subplots(1, len(study.metrics))), study.metrics, strict=True):
-            _curves(axis, study, frame, metric)
-            axis.set(ylabel=METRICS[metric], xlabel="scale factor")
-        figure.suptitle(f"{study.title} ({_seeds(frame, study)} seeds, ± 1 sd)", fontsize=10)
+        size = (1.0 + 2.9 * len(parts), 0.9 + 2.5 * len(metrics))
+        figure = Figure(figsize=(max(size[0], 4.4), size[1]), layout="constrained")
+        axes = figure.subplots(len(metrics), len(parts), sharex=True, sharey="row", squeeze=False)
+        for column, (name, conditions) in enumerate(parts.items()):
+            for row, metric in enumerate(metrics):
+                _curves(axes[row, column], study, frame, metric, conditions)
+                axes[row, 0].set_ylabel(METRICS[metric])
+            axes[0, column].set_title(name)
+            axes[-1, column].set_xlabel("scale factor")
+        figure.suptitle(f"{study.title} (± 1 sd over seeds)", fontsize=10)
         handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2 * len(study.metrics))
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 2 * len(parts)))
     return figure
 
 
-def _curves(axis: Axes, study: Study, frame: pd.DataFrame, metric: str) -> None:
-    conditions = next(iter(study.parts().values()))
+def _curves(axis: Axes, study: Study, frame: pd.DataFrame, metric: str, conditions: Sequence[Condition]) -> None:
     scales = [dict(condition.options)["scale"] for condition in conditions]
     for method in study.methods:
         means, sds = _summary(study, frame, method, [c.key for c in conditions], metric)

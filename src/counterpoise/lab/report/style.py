@@ -1,4 +1,4 @@
-"""One colour and one marker for each method, in every figure; the colours are Okabe and Ito's, safe for all eyes."""
+"""One colour and one marker for each method, in every figure, in the colour-blind-safe sets of Okabe and Ito and of Tol."""
 
 from typing import Any
 
@@ -9,8 +9,12 @@ MARKS: dict[str, dict[str, Any]] = {
     "Kendall+ℓ1": {"color": "#D55E00", "marker": "D"},
     "UWSO": {"color": "#009E73", "marker": "^"},
     "PCGrad": {"color": "#CC79A7", "marker": "v"},
+    "BPGS (frozen θ)": {"color": "#222222", "marker": "o", "linestyle": ":", "markerfacecolor": "white"},
+    "UW-O": {"color": "#882255", "marker": "P"},
+    "ℓ1-UW-O": {"color": "#AA4499", "marker": "X"},
+    "EMA-UW-O": {"color": "#44AA99", "marker": "d"},
+    "IMTL-L": {"color": "#999933", "marker": "<"},
 }
-OTHER = {"color": "#666666", "marker": "x"}
 
 RC: dict[Any, Any] = {
     "font.size": 9,
@@ -28,7 +32,7 @@ RC: dict[Any, Any] = {
 
 
 def mark(method: str) -> dict[str, Any]:
-    return MARKS.get(method, OTHER)
+    return MARKS[method]
 
 
 def colour(method: str) -> str:
