@@ -45,7 +45,7 @@ def curves(study: Study, frame: pd.DataFrame) -> Figure:
             for row, metric in enumerate(metrics):
                 _curves(axes[row, column], study, frame, metric, conditions)
                 axes[row, 0].set_ylabel(METRICS[metric])
-            axes[0, column].set_title(name)
+            axes[0, column].set_title(name or ("the paper's" if len(parts) > 1 else ""))
             axes[-1, column].set_xlabel("scale factor")
         figure.suptitle(f"{study.title} (± 1 sd over seeds)", fontsize=10)
         handles, labels = figure.axes[0].get_legend_handles_labels()

@@ -1,4 +1,4 @@
-"""One colour and one marker for each method, in every figure, in the colour-blind-safe sets of Okabe and Ito and of Tol."""
+"""One colour and one marker for each method, in every figure, safe for colour-blind eyes (Okabe and Ito; Tol)."""
 
 from typing import Any
 
