@@ -9,6 +9,7 @@ import torch
 MAY_SKIP = {
     "tests/lab/test_executors.py": "needs Ray",
     "tests/test_cuda.py": "needs a CUDA device",
+    "tests/test_cuda_gradients.py": "needs a CUDA device",
     "tests/test_compile.py": "needs a C++ compiler",
 }
 

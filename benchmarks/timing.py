@@ -19,7 +19,12 @@ FOLDER = Path(__file__).parent / "results"
 
 
 def compare(
-    cases: Mapping[str, Callable[[], object]], *, rounds: int = 15, seconds: float = 0.05, wait: bool = False
+    cases: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int = 15,
+    seconds: float = 0.05,
+    wait: bool = False,
+    warm_up: int = 20,
 ) -> dict[str, tuple[float, float]]:
     """For each case its median time in seconds, and the median of its ratio to the first case.
 
@@ -27,9 +32,9 @@ def compare(
     """
     calls = {}
     for name, case in cases.items():
-        for _ in range(20):
+        for _ in range(warm_up):
             case()
-        calls[name] = max(1, int(seconds / _time(case, 20, wait)))
+        calls[name] = max(1, int(seconds / _time(case, warm_up, wait)))
     times: dict[str, list[float]] = {name: [] for name in cases}
     for count in range(rounds):
         for name in (*cases,) if count % 2 else reversed((*cases,)):

@@ -180,9 +180,7 @@ def test_exact_mode_is_the_union_batch(outcome: tuple[int, list[dict[Any, Any]]]
             assert len(rank[key]) == len(whole), key
             for mine, first, expected in zip(rank[key], ranks[0][key], whole, strict=True):
                 torch.testing.assert_close(mine, first, rtol=0, atol=0, equal_nan=True, msg=str(key))
-                torch.testing.assert_close(
-                    mine, expected, rtol=1e-7, atol=1e-9, equal_nan=True, msg=lambda m: f"{key}: {m}"
-                )
+                torch.testing.assert_close(mine, expected, rtol=1e-7, atol=1e-9, equal_nan=True, msg=str(key))
 
 
 def test_local_mode_is_the_mean_of_the_ranks_directions(outcome: tuple[int, list[dict[Any, Any]]]) -> None:

@@ -85,14 +85,21 @@ def test_direction_weights_and_heads(name: str, passes: str) -> None:
 def test_every_path_gives_the_same(name: str) -> None:
     found = []
     for losses_as in ("mapping", "sequence", "tensor"):
-        for passes in ("loop", "batched"):
+        for passes, through in (
+            ("loop", False),
+            ("batched", False),
+            ("loop", True),
+            ("batched", True),
+            ("auto", False),
+        ):
             net = Net()
-            losses, _ = net.losses(*batch())
+            losses, z = net.losses(*batch())
             given: Any = {"mapping": losses, "sequence": list(losses.values())}.get(losses_as)
             given = torch.stack(list(losses.values())) if given is None else given
             balancer = cp.make(name, TASKS, passes=passes)
             for _ in range(2):
-                balancer.backward(given, shared=net.trunk.parameters(), retain_graph=True)
+                where: dict[str, Any] = {"features": z} if through else {}
+                balancer.backward(given, shared=net.trunk.parameters(), retain_graph=True, **where)
             found.append(net.grads())
     for other in found[1:]:
         same(found[0], other)
@@ -138,7 +145,8 @@ def test_never_one_backward_more_than_tasks() -> None:
         nonlocal count
         count += 1
 
-    for passes, at, expected in (("loop", "shared", 3), ("loop", "features", 1), ("batched", "shared", 1)):
+    counts = (("loop", "shared", 3), ("loop", "features", 1), ("batched", "shared", 1), ("auto", "shared", 1))
+    for passes, at, expected in counts:
         count = 0
         losses, z = net.losses(*batch())
         assert z.grad_fn is not None
@@ -148,14 +156,45 @@ def test_never_one_backward_more_than_tasks() -> None:
         assert count == expected, (passes, at)
 
 
+class NoBatch(torch.autograd.Function):
+    """An operation that vmap refuses."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        grads[0].sum().item()  # vmap refuses to look
+        return grads[0]
+
+
+def test_auto_falls_back_to_a_loop() -> None:
+    net, other = Net(), Net()
+    x, y = batch()
+    balancer = cp.CAGrad(TASKS)
+    for _ in range(2):
+        net.zero_grad()
+        z = NoBatch.apply(net.trunk(x))  # type: ignore[no-untyped-call]
+        losses = {t: (h(z)[:, 0] - y[:, i]).square().mean() for i, (t, h) in enumerate(net.heads.items())}
+        balancer.backward(losses, shared=net.trunk.parameters())
+    cp.CAGrad(TASKS, passes="loop").backward(other.losses(x, y)[0], shared=other.trunk.parameters())
+    same(net.grads(), other.grads())
+    z = NoBatch.apply(net.trunk(x))  # type: ignore[no-untyped-call]
+    losses = {t: (h(z)[:, 0] - y[:, i]).square().mean() for i, (t, h) in enumerate(net.heads.items())}
+    with pytest.raises(RuntimeError, match="Batching rule not implemented"):
+        cp.CAGrad(TASKS, passes="batched").backward(losses, shared=net.trunk.parameters())
+
+
 def test_the_graph_is_freed_or_kept() -> None:
     net = Net()
     losses, z = net.losses(*batch())
     cp.PCGrad(TASKS).backward(losses, shared=net.trunk.parameters(), retain_graph=True)
     cp.PCGrad(TASKS).backward(losses, features=z, retain_graph=True)
-    cp.PCGrad(TASKS).backward(losses, shared=net.trunk.parameters())
+    balancer = cp.PCGrad(TASKS, passes="loop")
+    balancer.backward(losses, shared=net.trunk.parameters())
     with pytest.raises(RuntimeError, match="second time"):
-        cp.PCGrad(TASKS).backward(losses, shared=net.trunk.parameters())
+        balancer.backward(losses, shared=net.trunk.parameters())
 
 
 @pytest.mark.parametrize("at", ["shared", "features"])
@@ -365,10 +404,10 @@ def test_bad_input_is_named() -> None:
     balancer = cp.PCGrad(TASKS)
     with pytest.raises(TypeError, match=r"call balancer.backward\(losses, shared=…\)"):
         balancer(losses)
-    with pytest.raises(ValueError, match="got neither of shared= and features="):
+    with pytest.raises(ValueError, match="needs shared=, the parameters that all tasks share, or features="):
         balancer.backward(losses)
-    with pytest.raises(ValueError, match="got both of shared= and features="):
-        balancer.backward(losses, shared=net.trunk.parameters(), features=z)
+    with pytest.raises(ValueError, match="without passing through features"):
+        balancer.backward(losses, shared=net.parameters(), features=z, retain_graph=True)
     with pytest.raises(TypeError, match=r"got tuple: pass model\.encoder\.parameters"):
         balancer.backward(losses, shared=net.trunk.named_parameters())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="shared holds no parameter that requires a gradient"):

@@ -34,6 +34,7 @@ class TaskGradients(NamedTuple):
     others: list[Row]  # on the leaves beside these, where they were asked for
     leaves: list[Tensor]  # those leaves
     partial: float | None = None  # where rows are parts of the gradients: what sums of products over ranks count
+    stacks: Row | None = None  # the rows one below the other, (n, *shape) for each target, where they were made so
 
 
 def by_loop(roots: Sequence[Root], targets: Sequence[Tensor], leaves: Sequence[Tensor], keep: bool) -> TaskGradients:
@@ -76,8 +77,7 @@ def by_batch(roots: Sequence[Root], targets: Sequence[Tensor], leaves: Sequence[
     grads = torch.autograd.grad(
         outputs, [*targets, *leaves], flows, retain_graph=keep, is_grads_batched=True, allow_unused=True
     )
-    rows: list[Row] = [[None if grad is None else grad[i] for grad in grads] for i in range(len(roots))]
-    return _split(roots, rows, targets, leaves)
+    return _split(roots, _unstacked(grads, len(roots)), targets, leaves)._replace(stacks=[*grads[: len(targets)]])
 
 
 def at_features(
@@ -92,6 +92,28 @@ def at_features(
         )
         rows.append(list(grads))
     return _split(roots, rows, features, leaves)
+
+
+def through_features(
+    grads: TaskGradients, features: Sequence[Tensor], targets: Sequence[Tensor], batched: bool, keep: bool
+) -> TaskGradients:
+    """Goes on from gradients at the features to parameters before them: heads are passed once, alone."""
+    if batched:
+        flows = [_stacked([row[k] for row in grads.rows], z) for k, z in enumerate(features)]
+        found = torch.autograd.grad(
+            list(features), list(targets), flows, retain_graph=keep, is_grads_batched=True, allow_unused=True
+        )
+        rows = _unstacked(found, len(grads.rows))
+        _check_reached(rows)
+        return grads._replace(targets=list(targets), rows=rows, stacks=[*found])
+    rows = []
+    for count, row in enumerate(grads.rows):
+        reached = [(z, grad) for z, grad in zip(features, row, strict=True) if grad is not None]
+        retain = keep or count < len(grads.rows) - 1
+        outputs, flow = [z for z, _ in reached], [grad for _, grad in reached]
+        rows.append([*torch.autograd.grad(outputs, list(targets), flow, retain_graph=retain, allow_unused=True)])
+    _check_reached(rows)
+    return grads._replace(targets=list(targets), rows=rows)
 
 
 def leaves_beside(roots: Sequence[Root], targets: Sequence[Tensor]) -> list[Tensor]:
@@ -115,10 +137,17 @@ def leaves_beside(roots: Sequence[Root], targets: Sequence[Tensor]) -> list[Tens
     return list(found.values())
 
 
-def gram(rows: Sequence[Row], lead: int) -> Tensor:
+def gram(rows: Sequence[Row], lead: int, stacks: Row | None = None) -> Tensor:
     """The inner products of the rows, (…, n, n), over all but the first `lead` dimensions of every tensor."""
     count = len(rows)
     total: Tensor | None = None
+    if stacks is not None and lead == 0:
+        for stack in stacks:
+            if stack is not None:
+                flat = _flat(stack, 1)
+                total = _add(total, flat @ flat.mT, range(count), count)
+        assert total is not None
+        return total
     small: list[int] = []
     for index, column in enumerate(zip(*rows, strict=True)):
         present = [i for i, grad in enumerate(column) if grad is not None]
@@ -132,12 +161,14 @@ def gram(rows: Sequence[Row], lead: int) -> Tensor:
     if small:
         flat = torch.stack([torch.cat([_flat(row[k], lead) for k in small], lead) for row in rows], lead)
         total = _add(total, flat @ flat.mT, range(count), count)
-    assert total is not None  # see _split
+    assert total is not None  # see _check_reached
     return total
 
 
-def combine(rows: list[Row], weights: Tensor | None) -> Row:
+def combine(rows: list[Row], weights: Tensor | None, stacks: Row | None = None) -> Row:
     """Σ weights_i row_i, in place: the rows are spent. `weights` is (…, n); None adds them up."""
+    if stacks is not None and weights is not None and weights.dim() == 1:
+        return [None if stack is None else torch.tensordot(weights.to(stack.dtype), stack, 1) for stack in stacks]
     factors: Sequence[float | Tensor | None]
     if weights is None:
         factors = [None] * len(rows)
@@ -211,12 +242,25 @@ def _split(
     roots: Sequence[Root], rows: list[Row], targets: Sequence[Tensor], leaves: Sequence[Tensor]
 ) -> TaskGradients:
     count = len(targets)
-    if rows and all(grad is None for row in rows for grad in row[:count]):
-        raise ValueError("no task reaches any of the tensors where gradients are to be compared")
+    _check_reached([row[:count] for row in rows])
     slots = tuple(root.slot for root in roots)
     partial = 1.0 if any(sharded(target) for target in targets) else None
     mine, others = [row[:count] for row in rows], [row[count:] for row in rows]
     return TaskGradients(list(targets), slots, mine, others, list(leaves), partial)
+
+
+def _check_reached(rows: list[Row]) -> None:
+    if rows and all(grad is None for row in rows for grad in row):
+        raise ValueError("no task reaches any of the tensors where gradients are to be compared")
+
+
+def _unstacked(grads: Sequence[Tensor | None], count: int) -> list[Row]:
+    parts = [[None] * count if grad is None else grad.unbind() for grad in grads]
+    return [list(row) for row in zip(*parts, strict=True)]
+
+
+def _stacked(grads: Sequence[Tensor | None], like: Tensor) -> Tensor:
+    return torch.stack([torch.zeros_like(like) if grad is None else grad for grad in grads])
 
 
 def sharded(tensor: Tensor) -> bool:

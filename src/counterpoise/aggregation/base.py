@@ -18,8 +18,11 @@ from ..losses import Losses, Slots, check_counts, check_finite, gather
 from ..weighting import Weighting
 
 Heads = Literal["own", "aggregated"]
-Passes = Literal["loop", "batched"]
+Passes = Literal["auto", "loop", "batched"]
 Ranks = Literal["exact", "local"]
+
+
+SMALL_NETWORK = 1 << 20  # parameters up to which batched passes are faster than a loop
 
 
 class Options(Common, total=False):
@@ -31,11 +34,23 @@ class Options(Common, total=False):
     """What parameters beside the shared ones get: "own", the gradient of their weighted loss, or "aggregated", that
     times the weight which the method gives the task."""
     passes: Passes
-    """How task gradients are computed: "loop", one backward pass each, or "batched", all in one pass of batched
-    vector-Jacobian products, faster for small networks with many tasks. Passing `features` is cheaper than both."""
+    """How task gradients are computed: "loop", one backward pass each; "batched", all in one pass of batched
+    vector-Jacobian products; "auto", batched for small shared networks, where it is faster, if vmap knows every
+    operation there, and a loop elsewhere."""
     ranks: Ranks
     """In a process group: "exact" averages task gradients over ranks before they are compared (T gradients travel),
     "local" compares those of each rank (nothing travels here; the directions are averaged afterwards)."""
+
+
+class Place(NamedTuple):
+    """Where tasks are compared, and the representation through which their gradients get there (empty: unknown)."""
+
+    targets: Sequence[Tensor]
+    features: Sequence[Tensor]
+
+    @property
+    def at_features(self) -> bool:
+        return self.targets is self.features
 
 
 class Seen(NamedTuple):
@@ -57,7 +72,7 @@ class Aggregation(Balancer):
         *,
         weighting: Weighting | None = None,
         heads: Heads = "own",
-        passes: Passes = "loop",
+        passes: Passes = "auto",
         ranks: Ranks = "exact",
         **common: Any,
     ) -> None:
@@ -73,6 +88,7 @@ class Aggregation(Balancer):
         self.heads = heads
         self.passes = passes
         self.ranks = ranks
+        self._batches: bool | None = None  # whether batched passes work; None before the first
 
     def solve(self, gram: Tensor, seen: Seen) -> Tensor:
         """Weights (…, T) for a Gram matrix (…, T, T) whose diagonal is NaN for absent tasks."""
@@ -81,7 +97,7 @@ class Aggregation(Balancer):
     def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[Tensor | None, Row]:
         """The weights c (None where the direction is not Σ c_i g_i), and the direction. The rows may be spent."""
         weights = self.solve(self._gram(grads, seen), seen)
-        return weights, gradients.combine(grads.rows, weights[..., list(grads.slots)])
+        return weights, gradients.combine(grads.rows, weights[..., list(grads.slots)], grads.stacks)
 
     def multipliers(self, losses: Tensor, learning: bool) -> Tensor | None:
         """Factors (…, T) on the losses that are known before any gradient is; they reach the heads, too."""
@@ -113,17 +129,18 @@ class Aggregation(Balancer):
     ) -> Tensor:
         """Adds the direction to `.grad` of the shared parameters, and to all others the gradients of their losses.
 
-        Exactly one of `shared`, the parameters that all tasks share, and `features`, the representation from which all
-        heads start, says where tasks are compared. Returns the objective of the weighting (a plain sum by default).
+        Tasks are compared on `shared`, the parameters that all of them share; or at `features`, the representation from
+        which all heads start, for little more than a plain step; or on `shared` through `features`, which passes each
+        head only once. Returns the objective of the weighting (a plain sum by default).
         """
-        targets, at_features = self._targets(shared, features), features is not None
-        with torch.autocast(targets[0].device.type, enabled=False):
+        place = self._place(shared, features)
+        with torch.autocast(place.targets[0].device.type, enabled=False):
             step, roots, seen = self._weigh(losses, counts, scaler, **needs)
             weights: Tensor | None = torch.ones_like(step.weights)
             if not self.compares(seen):
-                self._add_up(roots, targets, at_features, retain_graph)
+                self._add_up(roots, place, retain_graph)
             elif roots or self._exact():
-                weights = self._compare(roots, targets, at_features, retain_graph, seen)
+                weights = self._compare(roots, place, retain_graph, seen)
         self._last.weights = None if weights is None else step.weights * weights.to(step.weights.dtype)
         return step.objective
 
@@ -140,20 +157,19 @@ class Aggregation(Balancer):
         if self.weighting is not None:
             self.weighting.reset()
 
-    def _targets(self, shared: Iterable[Tensor] | None, features: Tensor | Sequence[Tensor] | None) -> Sequence[Tensor]:
-        if (shared is None) == (features is None):
-            given = "neither" if shared is None else "both"
+    def _place(self, shared: Iterable[Tensor] | None, features: Tensor | Sequence[Tensor] | None) -> Place:
+        if shared is None and features is None:
             raise ValueError(
-                f"{type(self).__name__}.backward got {given} of shared= and features=, expected one: the parameters "
-                f"that all tasks share, or the representation from which all heads start"
+                f"{type(self).__name__}.backward needs shared=, the parameters that all tasks share, or features=, the "
+                f"representation from which all heads start"
             )
-        if shared is not None:
-            return gradients.shared_parameters(shared)
-        targets = [features] if isinstance(features, Tensor) else list(features or ())
-        for target in targets:
-            if not target.requires_grad:
+        through = [features] if isinstance(features, Tensor) else list(features or ())
+        for z in through:
+            if not z.requires_grad:
                 raise ValueError("features do not require a gradient: pass them as the shared network returns them")
-        return targets
+        if shared is None:
+            return Place(through, through)
+        return Place(gradients.shared_parameters(shared), through)
 
     def _weigh(
         self, losses: Losses, counts: Tensor | None, scaler: GradScaler | None, **needs: Any
@@ -210,55 +226,81 @@ class Aggregation(Balancer):
             if slot not in absent
         ]
 
-    def _compare(
-        self, roots: Sequence[Root], targets: Sequence[Tensor], at_features: bool, keep: bool, seen: Seen
-    ) -> Tensor | None:
+    def _compare(self, roots: Sequence[Root], place: Place, keep: bool, seen: Seen) -> Tensor | None:
         """Task gradients, their aggregation, and what every parameter gets of it; returns the weights."""
-        grads = self._task_gradients(roots, targets, at_features, keep)
+        grads = self._task_gradients(roots, place, keep)
+        if self._exact():
+            grads = self._of_all_ranks(grads, place)
         with torch.no_grad():
             weights, direction = self.aggregate(grads, seen)
             if grads.leaves and grads.others:
                 own = self.heads == "own" or weights is None
                 factors = None if own or weights is None else weights[..., list(grads.slots)]
                 gradients.accumulate(grads.leaves, gradients.combine(grads.others, factors))
-            if not at_features:
-                gradients.accumulate(targets, direction)
-        if at_features:
-            reached = [(z, grad) for z, grad in zip(targets, direction, strict=True) if grad is not None]
+            if not place.at_features:
+                gradients.accumulate(place.targets, direction)
+        if place.at_features:
+            reached = [(z, grad) for z, grad in zip(place.targets, direction, strict=True) if grad is not None]
             torch.autograd.backward([z for z, _ in reached], [grad for _, grad in reached], retain_graph=keep)
         return weights
 
-    def _task_gradients(
-        self, roots: Sequence[Root], targets: Sequence[Tensor], at_features: bool, keep: bool
-    ) -> TaskGradients:
-        batched = self.passes == "batched"
-        collect = at_features or batched or self.heads == "aggregated"
-        leaves = gradients.leaves_beside(roots, targets) if collect else []
-        if batched:
-            grads = gradients.by_batch(roots, targets, leaves, keep)
-        elif at_features:
-            grads = gradients.at_features(roots, targets, leaves, keep)
-        else:
-            grads = gradients.by_loop(roots, targets, leaves, keep)
-        if not self._exact():
-            return grads
-        # Every rank takes part for every task, with zeros where it has none.
-        every = range(len(self.tasks))
-        place = {slot: index for index, slot in enumerate(grads.slots)}
-        given: list[Row] = [grads.rows[place[slot]] if slot in place else [None] * len(targets) for slot in every]
-        rows = [self._whole(row, targets, average=not at_features) for row in given]
-        others: list[Row] = [grads.others[place[slot]] if slot in place else [None] * len(leaves) for slot in every]
-        # The union batch has the features of all ranks one below the other, each 1/world of the mean loss.
-        partial = distributed.world(self.process_group) ** -2 if at_features else grads.partial
-        return grads._replace(slots=tuple(every), rows=rows, others=others, partial=partial)
+    def _task_gradients(self, roots: Sequence[Root], place: Place, keep: bool) -> TaskGradients:
+        if place.at_features:
+            return gradients.at_features(roots, place.features, gradients.leaves_beside(roots, place.features), keep)
+        if self._batched(place):
+            try:
+                # A pass that turns out not to batch must leave the graph for the loop.
+                grads = self._on_parameters(roots, place, keep or self._batches is None, batched=True)
+            except RuntimeError:
+                if self._batches or self.passes == "batched":
+                    raise
+                self._batches = False
+            else:
+                self._batches = True
+                return grads
+        return self._on_parameters(roots, place, keep, batched=False)
 
-    def _add_up(self, roots: Sequence[Root], targets: Sequence[Tensor], at_features: bool, keep: bool) -> None:
+    def _batched(self, place: Place) -> bool:
+        sharded = any(gradients.sharded(target) for target in place.targets)
+        if sharded and (self.passes == "batched" or place.features):
+            raise ValueError(
+                "sharded parameters (FSDP) get their gradients by hooks: pass shared= alone, and no batches"
+            )
+        if self.passes != "auto":
+            return self.passes == "batched"
+        small = sum(target.numel() for target in place.targets) <= SMALL_NETWORK
+        return small and not sharded and self._batches is not False
+
+    def _on_parameters(self, roots: Sequence[Root], place: Place, keep: bool, *, batched: bool) -> TaskGradients:
+        if place.features:
+            leaves = gradients.leaves_beside(roots, place.features)
+            if {id(leaf) for leaf in leaves} & {id(target) for target in place.targets}:
+                raise ValueError("a task reaches a shared parameter without passing through features: leave them out")
+            grads = gradients.at_features(roots, place.features, leaves, keep)
+            return gradients.through_features(grads, place.features, place.targets, batched, keep)
+        collect = batched or self.heads == "aggregated"
+        leaves = gradients.leaves_beside(roots, place.targets) if collect else []
+        return (gradients.by_batch if batched else gradients.by_loop)(roots, place.targets, leaves, keep)
+
+    def _of_all_ranks(self, grads: TaskGradients, place: Place) -> TaskGradients:
+        """Every rank takes part for every task, with zeros where it has none."""
+        every = range(len(self.tasks))
+        at = {slot: index for index, slot in enumerate(grads.slots)}
+        given: list[Row] = [grads.rows[at[i]] if i in at else [None] * len(place.targets) for i in every]
+        others: list[Row] = [grads.others[at[i]] if i in at else [None] * len(grads.leaves) for i in every]
+        rows = [self._whole(row, place.targets, average=not place.at_features) for row in given]
+        # The union batch has the features of all ranks one below the other, each 1/world of the mean loss.
+        partial = distributed.world(self.process_group) ** -2 if place.at_features else grads.partial
+        return grads._replace(slots=tuple(every), rows=rows, others=others, partial=partial, stacks=None)
+
+    def _add_up(self, roots: Sequence[Root], place: Place, keep: bool) -> None:
         """A step without comparison: one plain backward pass."""
-        if at_features and roots:
+        if place.at_features and roots:
             torch.autograd.backward([r.loss for r in roots], [r.grad for r in roots], retain_graph=keep)
-        elif not at_features:
-            row = gradients.all_at_once(roots, targets, keep)
-            gradients.accumulate(targets, self._whole(row, targets, average=True) if self._exact() else row)
+        elif not place.at_features:
+            row = gradients.all_at_once(roots, place.targets, keep)
+            whole = self._whole(row, place.targets, average=True) if self._exact() else row
+            gradients.accumulate(place.targets, whole)
 
     def _whole(self, row: Row, targets: Sequence[Tensor], *, average: bool) -> Row:
         """A row without gaps, averaged over ranks; a sharded gradient is so already."""
@@ -272,7 +314,7 @@ class Aggregation(Balancer):
 
     def _gram(self, grads: TaskGradients, seen: Seen) -> Tensor:
         """The Gram matrix of all T tasks, unscaled, NaN on the diagonal for those that are absent."""
-        products = gradients.gram(grads.rows, len(self.batch_shape))
+        products = gradients.gram(grads.rows, len(self.batch_shape), grads.stacks)
         if grads.partial is not None:
             products = distributed.total(products, self.process_group) * grads.partial
         if seen.scale is not None:

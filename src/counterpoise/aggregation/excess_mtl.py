@@ -59,7 +59,7 @@ class ExcessMTL(Aggregation):
             self.task_weights.copy_(weights)
             self.first.copy_(torch.where(~known & seen.present, excess, self.first))
         chosen = weights * seen.present
-        return chosen, gradients.combine(grads.rows, chosen[..., list(grads.slots)])
+        return chosen, gradients.combine(grads.rows, chosen[..., list(grads.slots)], grads.stacks)
 
     def _excess(self, grads: TaskGradients, seen: Seen) -> Tensor:
         excess = torch.zeros_like(self.task_weights)

@@ -1,0 +1,273 @@
+"""What gradient space costs: Gram solvers and whole training steps against torchjd on the CPU; steps on CUDA.
+
+    python benchmarks/gradient_space.py [solvers] [steps] [memory] [cuda] [--out FOLDER]
+
+torchjd is compared in each of its modes, and the best one counts. On CUDA, where it may be missing, the yardsticks are
+a plain training step and T plain backward passes.
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from timing import FOLDER, compare, device_work, save
+from torch import Tensor, nn
+
+import counterpoise as cp
+from counterpoise import functional as f
+from counterpoise.lab.models import SegNet
+
+Rows = list[dict[str, Any]]
+SOLVERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "Nash-MTL": f.nash_weights,
+    "CAGrad": f.cagrad_weights,
+    "MGDA": f.mgda_weights,
+    "PCGrad": f.pcgrad_weights,
+    "UPGrad": f.upgrad_weights,
+    "IMTL-G": f.imtl_g_weights,
+    "Aligned-MTL": f.aligned_mtl_weights,
+}
+
+
+class Turns:
+    """Calls a function on one argument after another: a solver never sees the same matrix twice in a row."""
+
+    def __init__(self, function: Callable[[Any], object], arguments: Sequence[Any]) -> None:
+        self.function, self.arguments, self.count = function, arguments, 0
+
+    def __call__(self) -> object:
+        self.count += 1
+        return self.function(self.arguments[self.count % len(self.arguments)])
+
+
+def peer_solver(name: str, tasks: int) -> Callable[[Any], object]:
+    import torchjd.aggregation as peer
+
+    if name == "Nash-MTL":
+        return peer.NashMTL(n_tasks=tasks).weighting
+    build = getattr(peer, f"{name.replace('-', '')}Weighting")
+    return build(c=0.4) if name == "CAGrad" else build()  # type: ignore[no-any-return]
+
+
+def solver_rows() -> Rows:
+    """One Gram matrix at a time against torchjd, and 256 at once against one."""
+    torch.set_num_threads(2)
+    rows: Rows = []
+    for tasks in (3, 8, 40):
+        generator = torch.Generator().manual_seed(tasks)
+        jacobians = [torch.randn(tasks, 100, generator=generator) for _ in range(16)]
+        grams = [j @ j.T for j in jacobians]
+        batches = [torch.stack([torch.randn(tasks, 100, generator=generator) for _ in range(256)]) for _ in range(4)]
+        batches = [j @ j.mT for j in batches]
+        for name, solve in SOLVERS.items():
+            # torchjd's Nash-MTL takes the Jacobian, and starts from its last answer.
+            given = jacobians if name == "Nash-MTL" else grams
+            cases = {"ours": Turns(solve, grams), "torchjd": Turns(peer_solver(name, tasks), given)}
+            if tasks < 40:
+                cases["256"] = Turns(solve, batches)
+            found = compare(cases, rounds=7, warm_up=5)
+            rows.append(
+                {
+                    "method": name,
+                    "T": tasks,
+                    "us": 1e6 * found["ours"][0],
+                    "torchjd us": 1e6 * found["torchjd"][0],
+                    "faster": found["torchjd"][1],
+                    "256 / 1": found["256"][1] if tasks < 40 else None,
+                }
+            )
+            print(rows[-1], flush=True)
+    return rows
+
+
+class Problem:
+    """A network with a shared part, and its losses on one batch."""
+
+    def __init__(self, name: str, device: str = "cpu") -> None:
+        torch.manual_seed(0)
+        self.tasks = 3 if name == "SegNet" else 14
+        if name == "SegNet":
+            size = (2, 96, 128) if device == "cpu" else (8, 288, 384)
+            self.net: nn.Module = SegNet().to(device)
+            self.x = torch.randn(size[0], 3, *size[1:], device=device)
+            self.classes = torch.randint(13, size, device=device)
+        else:
+            layers = [module for width in (103, 256, 256, 256) for module in (nn.Linear(width, 256), nn.ReLU())]
+            heads = nn.ModuleList(nn.Linear(256, 1) for _ in range(self.tasks))
+            self.net = nn.ModuleDict({"trunk": nn.Sequential(*layers), "heads": heads}).to(device)
+            self.x = torch.randn(128, 103, device=device)
+            self.y = torch.randn(128, self.tasks, device=device)
+        self.name = name
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-4)
+
+    @property
+    def heads(self) -> list[list[nn.Parameter]]:
+        heads = self.net.heads if isinstance(self.net, SegNet) else self.net["heads"]  # type: ignore[index]
+        modules = heads.values() if isinstance(heads, nn.ModuleDict) else heads
+        return [list(head.parameters()) for head in modules]
+
+    @property
+    def shared(self) -> list[nn.Parameter]:
+        own = {id(p) for head in self.heads for p in head}
+        return [p for p in self.net.parameters() if id(p) not in own]
+
+    def forward(self) -> tuple[list[Tensor], Tensor]:
+        if isinstance(self.net, SegNet):
+            z = self.net.features(self.x)
+            seg, depth, normals = (head(z) for head in self.net.heads.values())
+            return [nn.functional.cross_entropy(seg, self.classes), depth.abs().mean(), 1 + normals.tanh().mean()], z
+        z = self.net["trunk"](self.x)  # type: ignore[index]
+        return [(h(z)[:, 0] - self.y[:, i]).square().mean() for i, h in enumerate(self.net["heads"])], z  # type: ignore[index]
+
+    def step(self, backward: Callable[[list[Tensor], Tensor], object]) -> None:
+        losses, z = self.forward()
+        self.optimizer.zero_grad()
+        backward(losses, z)
+        self.optimizer.step()
+
+
+def ours(problem: Problem, method: str, mode: str) -> Callable[[], object]:
+    balancer = cp.make(method, problem.tasks, passes="batched" if "batched" in mode else "loop")
+    balancer.to(problem.x.device)
+    shared = problem.shared
+
+    def backward(losses: list[Tensor], z: Tensor) -> object:
+        where: dict[str, Any] = {"features": z} if "features" in mode else {}
+        return balancer.backward(losses, shared=None if mode == "features" else shared, **where)
+
+    return lambda: problem.step(backward)
+
+
+def theirs(problem: Problem, method: str, mode: str) -> Callable[[], object]:
+    import torchjd.aggregation as peer
+    from torchjd.autojac import jac_to_grad, mtl_backward
+
+    named = {"pcgrad": peer.PCGrad, "mgda": peer.MGDA, "upgrad": peer.UPGrad, "imtl-g": peer.IMTLG}
+    builds: dict[str, Callable[[], Any]] = {
+        **named,
+        "aligned-mtl": peer.AlignedMTL,
+        "cagrad": partial(peer.CAGrad, c=0.4),
+        "nash-mtl": partial(peer.NashMTL, n_tasks=problem.tasks),
+    }
+    aggregator = builds[method]()
+    shared, heads = problem.shared, problem.heads
+    chunk = None if mode.startswith("parallel") else 1
+    lean = mode.endswith("lean")
+
+    def backward(losses: list[Tensor], z: Tensor) -> None:
+        mtl_backward(losses, features=z, shared_params=shared, tasks_params=heads, parallel_chunk_size=chunk)
+        jac_to_grad(shared, aggregator, **({"optimize_gramian_computation": True} if lean else {}))
+
+    return lambda: problem.step(backward)
+
+
+def plain(problem: Problem) -> Callable[[], object]:
+    return lambda: problem.step(lambda losses, z: torch.stack(losses).sum().backward())
+
+
+OURS = ("loop", "batched", "batched through features", "features")
+THEIRS = ("parallel", "sequential", "parallel lean", "sequential lean")
+METHODS = ("upgrad", "pcgrad", "mgda", "cagrad", "imtl-g", "aligned-mtl", "nash-mtl")
+
+
+def modes(method: str) -> tuple[str, ...]:
+    return THEIRS[:2] if method == "nash-mtl" else THEIRS  # its weighting does not take a Gram matrix
+
+
+def step_rows() -> Rows:
+    torch.set_num_threads(2)
+    rows: Rows = []
+    for name, methods, rounds in (("SegNet", METHODS[:1], 5), ("MLP", METHODS, 7)):
+        for method in methods:
+            cases: dict[str, Callable[[], object]] = {"plain step": plain(Problem(name))}
+            cases |= {f"ours, {mode}": ours(Problem(name), method, mode) for mode in OURS}
+            cases |= {f"torchjd, {mode}": theirs(Problem(name), method, mode) for mode in modes(method)}
+            found = compare(cases, rounds=rounds, seconds=0.1, warm_up=1)
+            for case, (seconds, ratio) in found.items():
+                rows.append({"net": name, "method": method, "case": case, "ms": 1e3 * seconds, "ratio": ratio})
+                print(rows[-1], flush=True)
+    return rows
+
+
+def memory_rows() -> Rows:
+    """Peak resident memory of a process that runs a few steps in one mode."""
+    rows: Rows = []
+    for name in ("SegNet", "MLP"):
+        for case in ("plain step", *(f"ours, {m}" for m in OURS), *(f"torchjd, {m}" for m in THEIRS)):
+            command = [sys.executable, __file__, "--one", name, case]
+            peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1]
+            rows.append({"net": name, "method": "upgrad", "case": case, "peak MB": round(float(peak))})
+            print(rows[-1], flush=True)
+    return rows
+
+
+def peak_of_one(name: str, case: str) -> None:
+    problem = Problem(name)
+    if case == "plain step":
+        step = plain(problem)
+    else:
+        who, mode = case.split(", ")
+        if who == "ours":
+            import torchjd.autojac  # noqa: F401  # the same imports on both sides
+        step = (ours if who == "ours" else theirs)(problem, "upgrad", mode)
+    for _ in range(3):
+        step()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def passes(problem: Problem) -> Callable[[], object]:
+    """T plain backward passes: what any exact method has to pay."""
+
+    def backward(losses: list[Tensor], z: Tensor) -> None:
+        for loss in losses:
+            loss.backward(retain_graph=True)
+
+    return lambda: problem.step(backward)
+
+
+def cuda_rows() -> Rows:
+    torch.backends.cudnn.benchmark = True
+    rows: Rows = []
+    problem = Problem("SegNet", "cuda")
+    cases: dict[str, Callable[[], object]] = {"plain step": plain(problem), "T backward passes": passes(problem)}
+    for method in ("pcgrad", "mgda", "cagrad", "nash-mtl"):
+        cases |= {f"{method}, {mode}": ours(problem, method, mode) for mode in ("loop", "features")}
+    for case, (seconds, ratio) in compare(cases, rounds=9, seconds=0.4, wait=True, warm_up=3).items():
+        torch.cuda.reset_peak_memory_stats()
+        kernels, busy = device_work(cases[case])
+        peak = torch.cuda.max_memory_allocated() / 2**20
+        rows.append(
+            {"case": case, "ms": 1e3 * seconds, "ratio": ratio, "kernels": kernels, "device ms": 1e3 * busy}
+            | {"peak MB": round(peak)}
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+PARTS = {"solvers": solver_rows, "steps": step_rows, "memory": memory_rows, "cuda": cuda_rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: what this machine can run")
+    parser.add_argument("--out", type=Path, default=FOLDER)
+    parser.add_argument("--one", nargs=2, metavar=("NET", "CASE"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    if options.one:
+        peak_of_one(*options.one)
+        return
+    chosen = options.parts or (["cuda"] if torch.cuda.is_available() else ["solvers", "steps", "memory"])
+    for part in chosen:
+        save(f"gradient_space_{part}", PARTS[part](), options.out)
+
+
+if __name__ == "__main__":
+    main()
