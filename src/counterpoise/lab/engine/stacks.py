@@ -19,7 +19,7 @@ from .sections import random_streams, structure
 from .store import Store
 from .trainer import Trainer
 
-LARGEST = {("loss", "cpu"): 40, ("gradient", "cpu"): 10, ("loss", "cuda"): 4096, ("gradient", "cuda"): 4096}
+LARGEST = {("loss", "cpu"): 30, ("gradient", "cpu"): 10, ("loss", "cuda"): 4096, ("gradient", "cuda"): 4096}
 """Replicas in a stack. On a CPU larger ones are hardly faster, and smaller ones keep all processes busy."""
 
 CHECKPOINT_SECONDS = 5.0
