@@ -9,8 +9,8 @@ test: .venv/ready  ## format, lint, types, tests
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2
 
-reproduce: .venv/ready  ## the pure-rescaling study of the paper, about three minutes on a CPU
-	$(BIN)/python examples/rescaling.py
+reproduce: .venv/lab  ## the paper's four synthetic studies: tables, claims and figures, on a CPU and without data
+	$(BIN)/counterpoise reproduce
 
 bench: .venv/ready  ## every benchmark, and the tables of benchmarks/README.md
 	$(BIN)/python benchmarks/loss_space.py
@@ -20,9 +20,15 @@ format: .venv/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/bin/python:
 	$(PYTHON) -m venv .venv
+
+.venv/ready: pyproject.toml constraints.txt | .venv/bin/python
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+.venv/lab: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[lab]"
 	touch $@
 
 clean:

@@ -1,1 +1,1 @@
-"""The laboratory: what is trained on, what is trained, how it is scored."""
+"""The laboratory: data, models and the studies that compare methods on them (extra: counterpoise[lab])."""

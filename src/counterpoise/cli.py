@@ -1,0 +1,220 @@
+"""The command line: what there is, run it again, look at it."""
+
+import importlib.util
+import warnings
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+try:
+    import pandas  # noqa: F401
+    import typer
+    from rich.console import Console
+    from rich.table import Column, Table
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"the command line needs {missing.name}: pip install 'counterpoise[lab]'") from missing
+
+import torch
+
+import counterpoise as cp
+
+from .lab.data.where import SOURCES, VARIABLE, data_folder, present
+from .lab.engine import CorruptWarning, RunError, Stack, Store, make_executor, plan, run_stacks
+from .lab.progress import Watch
+from .lab.report import Book
+from .lab.studies import PAPER_STUDIES, STUDIES, Cell, Study, find_study
+from .lab.studies.select import parse_seeds, select
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False, help="Balance losses; check the paper.")
+console = Console()
+
+
+class ExecutorChoice(StrEnum):
+    inline = "inline"
+    processes = "processes"
+    ray = "ray"
+
+
+Names = Annotated[list[str] | None, typer.Argument(help="Studies by name; none: the paper's four.", show_default=False)]
+Out = Annotated[Path, typer.Option(help="Folder of runs and reports.")]
+Seeds = Annotated[
+    str | None, typer.Option(help='"42-51", "42,43,44" or "paper"; default: the paper\'s, and ten.', show_default=False)
+]
+Epochs = Annotated[int | None, typer.Option(min=1, help="Fewer or more epochs than the study's.", show_default=False)]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:0.")]
+Methods = Annotated[list[str] | None, typer.Option("--method", help="Only these methods.", show_default=False)]
+Conditions = Annotated[list[str] | None, typer.Option("--condition", help="Only these columns.", show_default=False)]
+
+
+@app.command()
+def methods() -> None:
+    """The methods of the library."""
+    table = Table(Column("method", no_wrap=True), "class", "space", "when to use it", "paper", "needs")
+    for name in cp.methods():
+        m = cp.describe(name)
+        table.add_row(name, f"cp.{m.build.__name__}", m.space, m.summary, m.paper or "–", ", ".join(m.needs) or "–")
+    console.print(table)
+
+
+@app.command()
+def studies(
+    study: Annotated[str | None, typer.Argument(help="List the grid of this study.", show_default=False)] = None,
+    out: Out = Path("runs"),
+    seeds: Seeds = None,
+    epochs: Epochs = None,
+    device: Device = "cpu",
+    method: Methods = None,
+    condition: Conditions = None,
+) -> None:
+    """The studies, or the grid of one: which of its runs are finished."""
+    store = Store(out)
+    if study is None:
+        table = Table(Column("study", no_wrap=True), "question", "runs", "finished")
+        for entry in STUDIES.values():
+            runs = [cell.run for cell in entry.grid(device=device)]
+            finished = sum(store.result(run) is not None for run in runs)
+            table.add_row(entry.name, entry.question, str(len(runs)), str(finished))
+        console.print(table)
+        return
+    chosen = _study(study)
+    table = Table("method", "condition", "seed", "lr", "folder", "macro", title=chosen.title)
+    for cell in _cells(chosen, seeds, epochs, _device(device), method, condition):
+        result = store.result(cell.run)
+        score = "–" if result is None else f"{result['macro']:.3f}"
+        row = (cell.method, cell.condition.key, str(cell.run.seed), f"{cell.run.network_lr:g}", cell.run.key, score)
+        table.add_row(*row)
+    console.print(table)
+
+
+@app.command()
+def reproduce(
+    names: Names = None,
+    seeds: Seeds = None,
+    epochs: Epochs = None,
+    device: Device = "cpu",
+    executor: Annotated[ExecutorChoice, typer.Option(help="Where runs are trained.")] = ExecutorChoice.processes,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Local processes; default: one per processor.")] = None,
+    address: Annotated[str | None, typer.Option(help='A Ray cluster: "auto", or its address.')] = None,
+    out: Out = Path("runs"),
+    method: Methods = None,
+    condition: Conditions = None,
+) -> None:
+    """Runs studies (those runs that are not finished yet), and shows and writes tables, claims and figures."""
+    chosen = [_study(name) for name in names] if names else list(PAPER_STUDIES)
+    device = _device(device)
+    _check_executor(executor, address, jobs)
+    runs = [c.run for study in chosen for c in _cells(study, seeds, epochs, device, method, condition)]
+    store = Store(out)
+    stacks = plan(runs, store)
+    try:
+        with (
+            make_executor(executor.value, jobs=jobs, address=address, device=device) as where,
+            Watch(console, store, len(runs), stacks) as watch,
+        ):
+            run_stacks(stacks, out, where, watch)
+    except KeyboardInterrupt:
+        _stopped(store, stacks)
+    except RunError as error:
+        _fail(str(error))
+    book = Book(chosen, store, seeds=_seeds(seeds, chosen), epochs=epochs, device=device)
+    book.show(console)
+    written = book.write(out / "report")
+    console.print(f"{len(written)} files in {out / 'report'}: tables, ledger and figures")
+
+
+@app.command()
+def show(
+    study: Annotated[str, typer.Argument(help="A study by name.")],
+    out: Out = Path("runs"),
+    seeds: Seeds = None,
+    epochs: Epochs = None,
+    device: Device = "cpu",
+) -> None:
+    """The tables of a study, ours beside the paper's, and its claims."""
+    chosen = _study(study)
+    Book([chosen], Store(out), seeds=_seeds(seeds, [chosen]), epochs=epochs, device=_device(device)).show(console)
+
+
+@app.command()
+def data(
+    folder: Annotated[Path | None, typer.Option(help=f"Data folder; default: ${VARIABLE}.", show_default=False)] = None,
+) -> None:
+    """Which data sets lie where, which are missing, and how to get them. The synthetic studies need none."""
+    where = data_folder(folder)
+    console.print(f"data folder: {where or f'not set (--folder, or the environment variable {VARIABLE})'}")
+    table = Table("data", "what", "here", "how to get it")
+    for source in SOURCES:
+        table.add_row(source.name, source.what, "yes" if present(source, where) else "no", source.get)
+    console.print(table)
+
+
+def _study(name: str) -> Study:
+    try:
+        return find_study(name)
+    except ValueError as error:
+        _fail(str(error))
+
+
+def _cells(
+    study: Study,
+    seeds: str | None,
+    epochs: int | None,
+    device: str,
+    method: list[str] | None,
+    condition: list[str] | None,
+) -> list[Cell]:
+    try:
+        cells = study.grid(seeds=parse_seeds(seeds, study), epochs=epochs, device=device)
+        return select(study, cells, method, condition)
+    except ValueError as error:
+        _fail(str(error))
+
+
+def _seeds(seeds: str | None, chosen: list[Study]) -> list[int] | None:
+    """The seeds that were named; None (the paper's and ten) for "paper", whose seeds differ between studies."""
+    if seeds is None or seeds == "paper":
+        return None
+    return parse_seeds(seeds, chosen[0])
+
+
+def _device(name: str) -> str:
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        _fail(f"unknown device {name!r}: expected cpu, cuda or cuda:N")
+    if kind not in ("cpu", "cuda"):
+        _fail(f"device {name!r} is not supported: expected cpu, cuda or cuda:N")
+    if kind == "cuda" and not torch.cuda.is_available():
+        _fail("no CUDA device here: leave --device out to train on the CPU")
+    return name
+
+
+def _check_executor(executor: ExecutorChoice, address: str | None, jobs: int | None) -> None:
+    if address is not None and executor is not ExecutorChoice.ray:
+        _fail(f"--address is for --executor ray, not for {executor.value}")
+    if jobs is not None and executor is not ExecutorChoice.processes:
+        _fail(f"--jobs is for --executor processes, not for {executor.value}")
+    if executor is ExecutorChoice.ray and importlib.util.find_spec("ray") is None:
+        _fail("--executor ray needs Ray: pip install 'counterpoise[ray]'")
+
+
+def _stopped(store: Store, stacks: list[Stack]) -> None:
+    runs = [run for stack in stacks for run in stack.runs]
+    finished = sum(store.result(run) is not None for run in runs)
+    console.print(f"\nstopped: {finished} of {len(runs)} runs were finished. The same command goes on from here.")
+    raise typer.Exit(130)
+
+
+def _fail(message: str) -> NoReturn:
+    Console(stderr=True).print(f"[red]error:[/red] {message}", highlight=False)
+    raise typer.Exit(2)
+
+
+def main() -> None:
+    warnings.simplefilter("always", CorruptWarning)
+    warnings.showwarning = lambda message, *_: Console(stderr=True).print(f"[yellow]warning:[/yellow] {message}")
+    app()
+
+
+if __name__ == "__main__":
+    main()

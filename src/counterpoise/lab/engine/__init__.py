@@ -1,0 +1,28 @@
+"""One run; many runs at once; resume; local processes, Ray."""
+
+from .description import Recipe, Run, Schedule, Spec, recipe, spec
+from .executors import ExecutorName, RunError, make_executor, run_stacks
+from .stacks import Stack, execute, make_stacks, plan, processors
+from .store import CorruptWarning, Store
+from .trainer import Trainer
+
+__all__ = [
+    "CorruptWarning",
+    "ExecutorName",
+    "Recipe",
+    "Run",
+    "RunError",
+    "Schedule",
+    "Spec",
+    "Stack",
+    "Store",
+    "Trainer",
+    "execute",
+    "make_executor",
+    "make_stacks",
+    "plan",
+    "processors",
+    "recipe",
+    "run_stacks",
+    "spec",
+]

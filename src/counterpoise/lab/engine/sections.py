@@ -1,0 +1,122 @@
+"""The balancers of a stack: one for each method in it, side by side."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+
+import counterpoise as cp
+
+from .description import Recipe, Run
+from .optim import Group
+
+
+def structure(recipe: Recipe) -> tuple[object, ...]:
+    """What two runs must have in common to share a balancer: all but rates, decays and clips."""
+    weighting = structure(recipe.weighting) if recipe.weighting else None
+    return recipe.name, recipe.options, weighting, recipe.optimizer, recipe.start
+
+
+def random_streams(method: str) -> Literal["none", "one", "each"]:
+    """Whether a method draws random numbers, and whether each replica can have a stream of its own."""
+    seed = cp.describe(method).build.__init__.__annotations__.get("seed")
+    return "none" if seed is None else "one" if seed in (int, "int") else "each"
+
+
+class Sections(nn.Module):
+    """Balances the losses (R, T) of a stack whose runs stand in sections of equal structure.
+
+    Any mixture of loss-space methods is one backward. A gradient-space method needs the stack for itself.
+    """
+
+    def __init__(self, runs: Sequence[Run], tasks: tuple[str, ...], device: str) -> None:
+        super().__init__()
+        sections = [list(section) for _, section in groupby(runs, key=lambda run: structure(run.recipe))]
+        self.runs, self.sizes = sections, [len(section) for section in sections]
+        built = [build(section[0].recipe, tasks, [run.seed for run in section]) for section in sections]
+        self.balancers = nn.ModuleList(built).to(device)
+        needs = [cp.describe(section[0].recipe.name).needs for section in sections]
+        self.needs_after = any("step_end" in need for need in needs)
+
+    def _each(self) -> list[cp.Balancer]:
+        return list(self.balancers)  # type: ignore[arg-type]
+
+    def backward(self, losses: Tensor, shared: list[nn.Parameter], scaler: GradScaler | None = None) -> None:
+        balancers = self._each()
+        if len(balancers) == 1:
+            balancers[0].backward(losses, shared=shared, scaler=scaler)
+            return
+        parts = zip(balancers, losses.split(self.sizes), strict=True)
+        total = torch.cat([balancer(part) for balancer, part in parts]).sum()
+        (total if scaler is None else scaler.scale(total)).backward()
+
+    def step_end(self, losses_after: Tensor) -> None:
+        for balancer, part in zip(self._each(), losses_after.split(self.sizes), strict=True):
+            balancer.step_end(part)
+
+    def epoch_end(self) -> None:
+        for balancer in self._each():
+            balancer.epoch_end()
+
+    def weights(self, like: Tensor) -> Tensor:
+        """What multiplied each task in the last step, (R, T); NaN where a method has no such vector."""
+        parts = zip(self._each(), like.split(self.sizes), strict=True)
+        return torch.cat([torch.full_like(part, torch.nan) if b.weights is None else b.weights for b, part in parts])
+
+    def charts(self) -> list[dict[str, Any]]:
+        """For each run the chart of its last step: μ, ς̄, z/τ, θ; empty for methods without one."""
+        rows: list[dict[str, Any]] = []
+        for balancer, size in zip(self._each(), self.sizes, strict=True):
+            weighting = getattr(balancer, "weighting", None) or balancer
+            chart = getattr(weighting, "chart", None)
+            if chart is None:
+                rows += [{}] * size
+                continue
+            columns = {
+                "mu": chart.mu[..., 0],
+                "std": chart.std[..., 0],
+                "z_over_tau": chart.z_over_tau,
+                "theta": chart.theta,
+            }
+            values = {name: column.tolist() for name, column in columns.items()}
+            rows += [{name: column[r] for name, column in values.items()} for r in range(size)]
+        return rows
+
+    def groups(self) -> list[Group]:
+        """An optimiser for the coordinates of each section that has any."""
+        return [
+            coordinates(balancer, runs)
+            for balancer, runs in zip(self._each(), self.runs, strict=True)
+            if any(True for _ in balancer.parameters())
+        ]
+
+
+def build(recipe: Recipe, tasks: tuple[str, ...], seeds: list[int]) -> cp.Balancer:
+    """A balancer for len(seeds) replicas."""
+    options: dict[str, Any] = dict(recipe.options)
+    if recipe.weighting is not None:
+        options["weighting"] = build(recipe.weighting, tasks, seeds)
+    streams = random_streams(recipe.name)
+    if streams != "none":
+        options.setdefault("seed", seeds if streams == "each" else seeds[0])
+    balancer = cp.make(recipe.name, tasks, batch_shape=(len(seeds),), **options)
+    if recipe.start is not None:
+        with torch.no_grad():
+            for parameter in balancer.parameters():
+                parameter.copy_(torch.tensor(recipe.start))
+    return balancer
+
+
+def coordinates(balancer: cp.Balancer, runs: Sequence[Run]) -> Group:
+    recipes = [run.recipe.weighting or run.recipe for run in runs]
+    return Group(
+        list(balancer.parameters()),
+        len(runs),
+        optimizer=recipes[0].optimizer,
+        lr=[run.network_lr if recipe.lr is None else recipe.lr for run, recipe in zip(runs, recipes, strict=True)],
+        weight_decay=[recipe.weight_decay for recipe in recipes],
+        clip=[recipe.clip for recipe in recipes],
+    )

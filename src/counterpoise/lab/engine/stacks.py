@@ -1,0 +1,152 @@
+"""Many runs at once: which runs are stacked, and how a stack is run, killed and resumed."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+import counterpoise as cp
+
+from .description import Run, content_hash
+from .sections import random_streams, structure
+from .store import Store
+from .trainer import Trainer
+
+LARGEST = {("loss", "cpu"): 30, ("gradient", "cpu"): 10, ("loss", "cuda"): 4096, ("gradient", "cuda"): 4096}
+"""Replicas in a stack. On a CPU larger ones are hardly faster, and smaller ones keep all processes busy."""
+
+CHECKPOINT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Runs that are trained as one program, and resumed as one."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def study(self) -> str:
+        return self.runs[0].study
+
+    @property
+    def epochs(self) -> int:
+        return self.runs[0].schedule.epochs
+
+    @cached_property
+    def key(self) -> str:
+        return content_hash("\n".join(run.key for run in self.runs))
+
+    @property
+    def work(self) -> int:
+        """Backward passes over one run's data, about: what takes longest starts first."""
+        passes = 10 if space_of(self.runs[0]) == "gradient" else 1
+        return len(self.runs) * self.epochs * passes
+
+    def __str__(self) -> str:
+        names = sorted({run.recipe.name for run in self.runs})
+        return f"{self.study}: {', '.join(names)} ({len(self.runs)} runs)"
+
+
+def space_of(run: Run) -> Literal["loss", "gradient"]:
+    return cp.describe(run.recipe.name).space
+
+
+def stackable(run: Run) -> tuple[object, ...]:
+    """Runs with equal answers have equal shapes and may be trained together.
+
+    Rates, decays and clips may differ. A gradient-space method works on the gradients of its whole stack, so it stands
+    alone. So does every run in fp16, where one replica's overflow would skip the step of all, and every run of a method
+    that has one random stream for all replicas.
+    """
+    method = structure(run.recipe) if space_of(run) == "gradient" else None
+    schedule = replace(run.schedule, lr=0.0, weight_decay=0.0, clip=None)
+    if schedule.decay == "cosine":  # its last share of lr is the same for all only if lr is
+        schedule = replace(schedule, lr=run.network_lr)
+    alone = run.key if run.schedule.precision == "fp16" or random_streams(run.recipe.name) == "one" else None
+    return run.study, run.data.name, run.model, schedule, run.device, method, alone
+
+
+def make_stacks(runs: Iterable[Run], largest: int | None = None) -> list[Stack]:
+    """Groups runs into stacks of nearly equal size, runs of one method side by side."""
+    groups: dict[tuple[object, ...], list[Run]] = {}
+    for run in runs:
+        groups.setdefault(stackable(run), []).append(run)
+    stacks = []
+    for group in groups.values():
+        order: dict[tuple[object, ...], list[Run]] = {}
+        for run in group:
+            order.setdefault(structure(run.recipe), []).append(run)
+        ordered = [run for section in order.values() for run in section]
+        limit = largest or LARGEST[space_of(ordered[0]), ordered[0].device.split(":")[0]]
+        count = -(-len(ordered) // limit)
+        cuts = [round(i * len(ordered) / count) for i in range(count + 1)]
+        stacks += [Stack(tuple(ordered[a:b])) for a, b in pairwise(cuts)]
+    return stacks
+
+
+def plan(runs: Sequence[Run], store: Store, largest: int | None = None) -> list[Stack]:
+    """What is left to do: stacks with a checkpoint whole, of the others the runs that are not finished."""
+    left = []
+    for stack in make_stacks(runs, largest):
+        missing = tuple(run for run in stack.runs if store.result(run) is None)
+        if missing:
+            left.append(stack if store.has_checkpoint(stack.study, stack.key) else Stack(missing))
+    return left
+
+
+def execute(
+    stack: Stack,
+    root: Path | str,
+    *,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    after_epoch: Callable[[Trainer], None] | None = None,
+) -> None:
+    """Trains a stack to its end, from its checkpoint if it has one, and writes what each run of it found."""
+    with _threads(1 if stack.runs[0].device == "cpu" else torch.get_num_threads()):
+        _execute(stack, Store(root), checkpoint_seconds, after_epoch)
+
+
+def _execute(
+    stack: Stack, store: Store, checkpoint_seconds: float, after_epoch: Callable[[Trainer], None] | None
+) -> None:
+    study, key = stack.study, stack.key
+    trainer = Trainer(stack.runs)
+    state = store.load_checkpoint(study, key)
+    if state is not None:
+        trainer.load_state_dict(state)
+    saved = time.monotonic()
+    while not trainer.done:
+        trainer.train_epoch()
+        store.save_progress(study, key, trainer.epoch, trainer.live)
+        if time.monotonic() - saved >= checkpoint_seconds:
+            store.save_checkpoint(study, key, trainer.state_dict())
+            saved = time.monotonic()
+        if after_epoch is not None:
+            after_epoch(trainer)
+    for run, history, result in zip(stack.runs, trainer.history, trainer.results(), strict=True):
+        if store.result(run) is None:
+            store.finish(run, history, result)
+    store.drop_stack(study, key)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """One thread for each stack: a sum that is shared by threads would round otherwise, and processes use the rest."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,150 @@
+"""Results on disk: every file is written whole or not at all, and checked when it is read."""
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .description import Run
+
+DESCRIPTION, HISTORY, RESULT, CHECKPOINT, PROGRESS = (
+    "run.json",
+    "history.json",
+    "result.json",
+    "checkpoint.pt",
+    "progress.json",
+)
+
+
+class CorruptWarning(UserWarning):
+    """Something on disk is not what was written; it is done again."""
+
+
+class Store:
+    """A folder of runs: root/study/key/{run,history,result}.json; a stack's checkpoint is root/study/stack-key/."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+
+    def folder(self, run: Run) -> Path:
+        return self.root / run.study / run.key
+
+    def finish(self, run: Run, history: list[dict[str, Any]], result: dict[str, Any]) -> None:
+        """Writes a run's files. The result comes last, with the digests of the others: then the run is done."""
+        folder = self.folder(run)
+        texts = {DESCRIPTION: run.canonical(), HISTORY: encode(history)}
+        for name, text in texts.items():
+            write_whole(folder / name, text.encode())
+        body = encode(result)
+        digests = {name: digest(text.encode()) for name, text in {**texts, RESULT: body}.items()}
+        write_whole(folder / RESULT, encode({"digests": digests, "result": body}).encode())
+        for draft in folder.glob(".*"):  # of a worker that was killed while it wrote
+            draft.unlink(missing_ok=True)
+
+    def result(self, run: Run) -> dict[str, Any] | None:
+        """The result of a finished run, or None. A damaged folder is named, removed, and counts as not finished."""
+        folder = self.folder(run)
+        if not (folder / RESULT).exists():
+            return None
+        try:
+            return self._verified(folder, run.canonical())
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            warnings.warn(f"{folder} is damaged ({error}): {run} is run again", CorruptWarning, stacklevel=2)
+            shutil.rmtree(folder)
+            return None
+
+    def history(self, run: Run) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = json.loads((self.folder(run) / HISTORY).read_text())
+        return rows
+
+    def _verified(self, folder: Path, description: str) -> dict[str, Any]:
+        outer = json.loads((folder / RESULT).read_text())
+        digests, body = outer["digests"], outer["result"]
+        contents = {name: (folder / name).read_bytes() for name in (DESCRIPTION, HISTORY)} | {RESULT: body.encode()}
+        for name, content in contents.items():
+            if digest(content) != digests[name]:
+                raise ValueError(f"{name} does not match its digest")
+        if contents[DESCRIPTION].decode() != description:
+            raise ValueError(f"{DESCRIPTION} describes another run")
+        result: dict[str, Any] = json.loads(body)
+        return result
+
+    def stack_folder(self, study: str, key: str) -> Path:
+        return self.root / study / f"stack-{key}"
+
+    def save_checkpoint(self, study: str, key: str, state: dict[str, Any]) -> None:
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        payload = buffer.getvalue()
+        write_whole(self.stack_folder(study, key) / CHECKPOINT, digest(payload).encode() + payload)
+
+    def load_checkpoint(self, study: str, key: str) -> dict[str, Any] | None:
+        """The state a stack was saved in, or None: nothing saved, or damaged (which is named)."""
+        path = self.stack_folder(study, key) / CHECKPOINT
+        if not path.exists():
+            return None
+        content = path.read_bytes()
+        saved, payload = content[:64], content[64:]
+        if digest(payload).encode() != saved:
+            warnings.warn(f"{path} is damaged: its stack starts over", CorruptWarning, stacklevel=2)
+            path.unlink()
+            return None
+        state: dict[str, Any] = torch.load(io.BytesIO(payload), weights_only=True)
+        return state
+
+    def has_checkpoint(self, study: str, key: str) -> bool:
+        return (self.stack_folder(study, key) / CHECKPOINT).exists()
+
+    def save_progress(self, study: str, key: str, epoch: int, live: float) -> None:
+        body = encode({"epoch": epoch, "live": live}).encode()
+        write_whole(self.stack_folder(study, key) / PROGRESS, body, durable=False)
+
+    def load_progress(self, study: str, key: str) -> tuple[int, float] | None:
+        try:
+            body = json.loads((self.stack_folder(study, key) / PROGRESS).read_text())
+        except (OSError, ValueError):
+            return None
+        return int(body["epoch"]), float(body["live"] or 0.0)
+
+    def drop_stack(self, study: str, key: str) -> None:
+        shutil.rmtree(self.stack_folder(study, key), ignore_errors=True)
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def encode(value: Any) -> str:
+    """JSON that every reader accepts: a number that is not finite becomes null."""
+    return json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value
+
+
+def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Puts a file in its place in one step: a reader, or a crash, sees the old file or the new one.
+
+    A durable file has also reached the disk before it takes its place.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(draft, "wb") as file:
+        file.write(content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(draft, path)

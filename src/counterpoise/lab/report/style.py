@@ -1,0 +1,39 @@
+"""One colour and one marker for each method, in every figure, safe for colour-blind eyes (Okabe and Ito; Tol)."""
+
+from typing import Any
+
+MARKS: dict[str, dict[str, Any]] = {
+    "BPGS": {"color": "#0072B2", "marker": "o"},
+    "BPGS (raw ω)": {"color": "#56B4E9", "marker": "o", "linestyle": "--", "markerfacecolor": "white"},
+    "Kendall": {"color": "#E69F00", "marker": "s"},
+    "Kendall+ℓ1": {"color": "#D55E00", "marker": "D"},
+    "UWSO": {"color": "#009E73", "marker": "^"},
+    "PCGrad": {"color": "#CC79A7", "marker": "v"},
+    "BPGS (frozen θ)": {"color": "#222222", "marker": "o", "linestyle": ":", "markerfacecolor": "white"},
+    "UW-O": {"color": "#882255", "marker": "P"},
+    "ℓ1-UW-O": {"color": "#AA4499", "marker": "X"},
+    "EMA-UW-O": {"color": "#44AA99", "marker": "d"},
+    "IMTL-L": {"color": "#999933", "marker": "<"},
+}
+
+RC: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.6,
+    "axes.titlesize": 10,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "svg.hashsalt": "counterpoise",  # the same figure is the same file
+    "figure.dpi": 150,
+}
+
+
+def mark(method: str) -> dict[str, Any]:
+    return MARKS[method]
+
+
+def colour(method: str) -> str:
+    return str(mark(method)["color"])

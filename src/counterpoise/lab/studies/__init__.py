@@ -1,0 +1,24 @@
+"""One file per table of the paper: a grid, the paper's numbers, its claims."""
+
+from difflib import get_close_matches
+
+from . import heterogeneous, knobs, learning_theta, normalisation, rescaling, scale_stress
+from .base import Cell, Condition, Study
+from .beyond import BEYOND
+
+PAPER_STUDIES = (rescaling.STUDY, normalisation.STUDY, scale_stress.STUDY, heterogeneous.STUDY)
+STUDIES: dict[str, Study] = {
+    study.name: study for study in (*PAPER_STUDIES, learning_theta.STUDY, knobs.STUDY, *BEYOND)
+}
+
+
+def find_study(name: str) -> Study:
+    """A study by its name; an unknown one is an error that suggests the nearest."""
+    if name in STUDIES:
+        return STUDIES[name]
+    near = get_close_matches(name.lower().replace("_", "-").replace("normaliz", "normalis"), STUDIES, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(STUDIES)}"
+    raise ValueError(f"unknown study {name!r}: {hint}")
+
+
+__all__ = ["PAPER_STUDIES", "STUDIES", "Cell", "Condition", "Study", "find_study"]

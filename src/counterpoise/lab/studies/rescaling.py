@@ -1,0 +1,58 @@
+"""Pure loss rescaling (§5.1): one task's training loss multiplied by 1 to 1000."""
+
+from itertools import pairwise
+
+from .base import BPGS, BPGS_RAW, COLUMNS, KENDALL, RAW, UWSO, Study, pattern, scales, table
+from .claims import Claim, ahead, all_of, drop, relative_drop, row, score, spread
+
+PAPER = table(
+    COLUMNS,
+    {
+        "Kendall": "0.780±0.007 0.769±0.013 0.714±0.017 0.637±0.015",
+        "UWSO":    "0.622±0.073 0.674±0.036 0.688±0.035 0.681±0.014",
+        "BPGS":    "0.777±0.012 0.784±0.008 0.781±0.001 0.778±0.006",
+    },
+)  # fmt: skip
+
+CLAIMS = (
+    Claim("Kendall scores 0.780, 0.769, 0.714, 0.637", "Table 1", row("Kendall", PAPER["Kendall"])),
+    Claim("UWSO scores 0.622, 0.674, 0.688, 0.681", "Table 1", row("UWSO", PAPER["UWSO"])),
+    Claim("BPGS scores 0.777, 0.784, 0.781, 0.778", "§5.1, Table 1", row("BPGS", PAPER["BPGS"])),
+    Claim(
+        "BPGS shifts by less than 0.01 from ×1 to ×1000",
+        "Conclusion",
+        spread(*(score("BPGS", c) for c in COLUMNS)) < 0.01,
+    ),
+    Claim("Kendall starts slightly higher than BPGS at ×1", "§5.1", ahead("Kendall", ["BPGS"], ["×1"])),
+    Claim(
+        "Kendall drops monotonically",
+        "§5.1",
+        all_of(drop("Kendall", a, b) > 0 for a, b in pairwise(COLUMNS)),
+    ),
+    Claim(
+        "UWSO improves, from a lower score at ×1",
+        "§5.1",
+        (drop("UWSO", "×1", "×1000") < 0) & ahead("BPGS", ["UWSO"], ["×1"]),
+    ),
+    Claim("BPGS is best at ×10, ×100 and ×1000", "Table 1", ahead("BPGS", ["Kendall", "UWSO"], COLUMNS[1:])),
+    Claim(
+        "Kendall falls by 18.4 %, UWSO by −9.5 %",
+        "Table 6",
+        relative_drop("Kendall", "×1", "×1000").near(0.184, 0.006)
+        & relative_drop("UWSO", "×1", "×1000").near(-0.095, 0.006),
+    ),
+    Claim("BPGS falls by 0.0 %", "Table 6", relative_drop("BPGS", "×1", "×1000").near(0.0, 0.006)),
+)
+
+STUDY = Study(
+    name="rescaling",
+    title="Pure loss rescaling",
+    question="What happens when one task's loss is merely expressed in other units?",
+    problem="rescaling",
+    conditions=scales(pattern="single") + pattern("graded") + pattern("uniform"),
+    methods={"Kendall": KENDALL, "UWSO": UWSO, "BPGS": BPGS, RAW: BPGS_RAW},
+    seeds=(42, 43, 44),
+    metrics=("macro", "worst"),
+    paper={"macro": PAPER},
+    claims=CLAIMS,
+)

@@ -1,0 +1,92 @@
+"""The command line: says what there is, runs it, stops cleanly, and refuses nonsense before anything is trained."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import counterpoise as cp
+from counterpoise.cli import app
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "160"})
+
+
+def test_help_is_everywhere() -> None:
+    for command in ([], ["methods"], ["studies"], ["reproduce"], ["show"], ["data"]):
+        result = call(*command, "--help")
+        assert result.exit_code == 0
+        assert "Usage" in result.output
+
+
+def test_methods_and_studies_are_listed(tmp_path: Path) -> None:
+    assert all(name in call("methods").output for name in cp.methods())
+    listed = call("studies", "--out", str(tmp_path)).output
+    assert "rescaling" in listed
+    assert "heterogeneous" in listed
+    grid = call("studies", "scale-stress", "--out", str(tmp_path), "--method", "BPGS", "--seeds", "42-43").output
+    assert grid.count("×1000") == 2
+
+
+def test_reproduce_runs_once_and_show_shows_it(tmp_path: Path) -> None:
+    options = ["scale-stress", "--seeds", "42", "--epochs", "1", "--out", str(tmp_path)]
+    first = call("reproduce", *options, "--jobs", "1")
+    assert first.exit_code == 0, first.output
+    assert "16 runs, 0 of them finished" in first.output
+    assert "16 runs, 16 of them finished" in call("reproduce", *options).output
+    shown = call("show", *options)
+    assert shown.exit_code == 0
+    assert re.search(r"Kendall\s+0\.\d{3} ± 0\.000", shown.output)
+    assert (tmp_path / "report" / "tables" / "scale-stress.tex").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["rescalling"], "did you mean 'rescaling'"),
+        (["rescaling", "--seeds", "4x"], "expected such as"),
+        (["rescaling", "--method", "Kendal"], "did you mean 'Kendall'"),
+        (["rescaling", "--condition", "x10"], "did you mean"),
+        (["rescaling", "--epochs", "0"], "'--epochs'"),
+        (["rescaling", "--jobs", "0"], "'--jobs'"),
+        (["rescaling", "--executor", "cloud"], "cloud"),
+        (["rescaling", "--device", "gpu"], "unknown device"),
+        (["rescaling", "--address", "auto"], "--executor ray"),
+    ],
+)
+def test_a_bad_option_fails_before_anything_is_trained(tmp_path: Path, arguments: list[str], message: str) -> None:
+    out = tmp_path / "runs"
+    result = call("reproduce", *arguments, "--out", str(out))
+    assert result.exit_code == 2
+    assert message in result.output
+    assert not out.exists()
+
+
+def test_data_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
+    (tmp_path / "rf1").mkdir()
+    (tmp_path / "rf1" / "rf1.arff.gz").touch()
+    lines = call("data", "--folder", str(tmp_path)).output.splitlines()
+    here = {
+        name: next(line for line in lines if f" {name} " in line).split("│")[3].strip() for name in ("yeast", "rf1")
+    }
+    assert here == {"yeast": "no", "rf1": "yes"}
+
+
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "counterpoise.cli", "reproduce", "scale-stress", "--seeds", "42-44"]
+    options = ["--epochs", "400", "--jobs", "1", "--out", str(tmp_path)]
+    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.rglob("progress.json")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "The same command goes on from here" in output

@@ -1,0 +1,114 @@
+"""The ledger judges by the evidence; tables and figures say what the results say."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from counterpoise.lab.engine import Store
+from counterpoise.lab.report import Book, ledger, tables
+from counterpoise.lab.studies import STUDIES, Study
+from counterpoise.lab.studies.claims import Claim, Statement, ahead, combined_sd, relative_drop, score, spread
+
+STUDY = STUDIES["rescaling"]
+
+
+def frame(study: Study, noise: float = 0.0, shift: float = 0.0, seeds: int = 10) -> pd.DataFrame:
+    """Results as the paper has them, with noise that all methods share and noise of their own."""
+    draw = np.random.default_rng(0)
+    common = draw.normal(size=100)
+    rows = []
+    for method in study.methods:
+        for condition in study.conditions:
+            mean = study.paper["macro"].get(method, {}).get(condition.key, (0.7, 0.0))[0]
+            mean += shift * (method == "BPGS")
+            for i, seed in enumerate(dict.fromkeys((*study.seeds, *study.ten[:seeds]))):
+                value = mean + 0.05 * common[i] * bool(noise) + noise * draw.normal()
+                rows.append((method, condition.key, seed, 3e-3, value, value - 0.1))
+    return pd.DataFrame(rows, columns=["method", "condition", "seed", "lr", "macro", "worst"])
+
+
+def judged(statement: Statement, results: pd.DataFrame, seeds: tuple[int, ...] = STUDY.ten) -> ledger.Judgement:
+    study = replace(STUDY, claims=(Claim("a claim", "somewhere", statement),))
+    return ledger.judge(study, results, seeds)[0]
+
+
+def test_every_claim_holds_on_the_papers_own_numbers() -> None:
+    for study in (STUDIES["rescaling"], STUDIES["normalisation"]):
+        verdicts = [j.verdict for j in ledger.judge(study, frame(study), study.seeds) if j.reading != "BPGS (raw ω)"]
+        assert verdicts == ["holds"] * len(study.claims)
+
+
+def test_a_claim_that_fails_is_reported() -> None:
+    worse = frame(STUDY, noise=0.002, shift=-0.2)
+    assert judged(ahead("BPGS", ["Kendall"], ["×1000"]), worse).verdict == "does not hold"
+    assert judged(ahead("BPGS", ["Kendall"], ["×1000"]), frame(STUDY, noise=0.002)).verdict == "holds"
+
+
+def test_pairs_decide_what_the_spread_over_seeds_would_drown() -> None:
+    """All methods share a noise of 0.05 over seeds; a difference of 0.015 is plain once seeds are paired."""
+    finding = judged(ahead("BPGS", ["Kendall"], ["×10"]), frame(STUDY, noise=0.002)).decisive
+    assert finding.verdict == "holds"
+    assert finding.high - finding.low < 0.01
+    assert finding.effect > 3
+
+
+def test_what_noise_could_have_made_is_undecided() -> None:
+    assert judged(ahead("Kendall", ["BPGS"], ["×1"]), frame(STUDY, noise=0.05)).verdict == "undecided"
+
+
+def test_a_conjunction_is_as_strong_as_its_weakest_part() -> None:
+    both = (score("BPGS", "×1") > 0.5) & (score("BPGS", "×10") > 0.99)
+    judgement = judged(both, frame(STUDY))
+    assert judgement.verdict == "does not hold"
+    assert judgement.decisive.ours == pytest.approx(0.784)
+
+
+def test_a_claim_on_runs_that_are_missing_is_not_run() -> None:
+    results = frame(STUDY)
+    assert judged(ahead("BPGS", ["Kendall"], ["×1"]), results[results["seed"] != 47]).verdict == "not run"
+
+
+def test_quantities_are_what_they_say() -> None:
+    numbers = {"×1": np.array([0.8, 0.6]), "×1000": np.array([0.4, 0.5])}
+
+    def lookup(cell: object) -> np.ndarray:
+        values = numbers[cell.condition]  # type: ignore[attr-defined]
+        return np.asarray(values.mean() if cell.statistic == "mean" else values.std())  # type: ignore[attr-defined]
+
+    assert relative_drop("a", "×1", "×1000").evaluate(lookup) == pytest.approx((0.7 - 0.45) / 0.7)
+    assert spread(score("a", "×1"), score("a", "×1000")).evaluate(lookup) == pytest.approx(0.25)
+    assert combined_sd(score("a", "×1"), score("a", "×1000")).evaluate(lookup) == pytest.approx(np.hypot(0.1, 0.05))
+
+
+def test_tables_show_ours_beside_the_papers() -> None:
+    cells = tables.entries(STUDY, frame(STUDY), STUDY.seeds)
+    text = tables.markdown(STUDY, cells, STUDY.seeds)
+    assert "| Kendall | 0.780 ± 0.000 (0.780 ± 0.007) |" in text
+    latex = tables.latex(STUDY, cells, STUDY.seeds)
+    assert r"BPGS (raw $\omega$) & 0.700 $\pm$ 0.000" in latex
+    assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 2 * 3
+    csv = tables.csv(cells).splitlines()
+    assert len(csv) == 1 + 2 * 4 * 12
+    assert csv[0].startswith("study,part,metric,method,condition,mean,sd,count,paper_mean")
+
+
+def test_a_book_shows_and_writes_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterpoise.lab.report.book.collect", lambda study, *_, **__: frame(study, noise=0.01))
+    book = Book([STUDIES[name] for name in ("rescaling", "scale-stress", "heterogeneous")], Store(tmp_path))
+    console = Console(record=True, width=100, file=io.StringIO())
+    book.show(console)
+    text = console.export_text()
+    assert "Claims ledger" in text
+    assert "agrees better with BPGS as released" in text
+    written = book.write(tmp_path)
+    names = {path.name for path in written}
+    assert {"ledger.csv", "ledger.md", "stress.png", "degradation.pdf", "heterogeneous.png", "rescaling.tex"} <= names
+    assert all(path.stat().st_size > 500 for path in written)
+    rows = pd.read_csv(tmp_path / "ledger.csv")
+    assert set(rows["verdict"]) <= {"holds", "does not hold", "undecided"}
+    assert {"effect", "low", "high", "paper", "ours"} <= set(rows.columns)
