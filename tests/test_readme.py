@@ -8,8 +8,8 @@ import pytest
 
 import counterpoise as cp
 
-TEXT = (Path(__file__).parent.parent / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "README.md").read_text()
 
 
 def table(space: Literal["loss", "gradient"]) -> str:
@@ -30,9 +30,11 @@ def test_the_tables_are_the_registry(space: Literal["loss", "gradient"]) -> None
     assert found[1] == table(space), f"put this between the markers of README.md:\n{table(space)}"
 
 
-def test_the_blocks_run_in_order(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(BLOCKS) >= 2
+@pytest.mark.parametrize("page", ["README.md", "docs/gradient-space.md"])
+def test_the_blocks_run_in_order(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert len(blocks) >= 2
     names: dict[str, object] = {}
-    for block in BLOCKS:
-        exec(compile(block, "README.md", "exec"), names)
+    for block in blocks:
+        exec(compile(block, page, "exec"), names)
     assert "tensor(" in capsys.readouterr().out
