@@ -13,6 +13,8 @@ MAY_SKIP = {
     "tests/test_compile.py": "needs a C++ compiler",
 }
 
+torch.set_num_threads(1)  # two workers share two cores, and small tensors gain nothing from a second thread
+
 collect_ignore = ["src/counterpoise/kernels/cuda.py"]  # has no doctests, and imports Triton
 if find_spec("ray") is None:  # an extra
     collect_ignore.append("src/counterpoise/lab/engine/cluster.py")

@@ -67,16 +67,16 @@ class Run:
         return [torch.nan_to_num(t.detach().float()) for t in held]
 
 
-@pytest.mark.parametrize("stop", [1, 37, 61])
+@pytest.mark.parametrize("stop", [1, 37])
 @pytest.mark.parametrize("name", cp.methods())
 def test_a_resumed_run_is_bit_identical(name: str, stop: int) -> None:
     straight, first, second = Run(name), Run(name), Run(name)
-    for _ in range(130):
+    for _ in range(70):
         straight.step()
     for _ in range(stop):
         first.step()
     second.load(first.save())
-    for _ in range(130 - stop):
+    for _ in range(70 - stop):
         second.step()
     for a, b in zip(straight.fingerprint(), second.fingerprint(), strict=True):
         assert torch.equal(a, b)

@@ -16,7 +16,7 @@ from .tables import spoken
 
 Verdict = Literal["holds", "does not hold", "undecided", "not run"]
 RESAMPLES = 10_000
-LEVEL = 0.90  # of the intervals: claims have a direction, and 5 % are left on the side that would refute them
+LEVEL = 0.95  # of the intervals
 ROUNDING = 5e-4  # the paper prints three digits
 
 
