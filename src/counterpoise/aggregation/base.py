@@ -246,7 +246,9 @@ class Aggregation(Balancer):
 
     def _task_gradients(self, roots: Sequence[Root], place: Place, keep: bool) -> TaskGradients:
         if place.at_features:
-            return gradients.at_features(roots, place.features, gradients.leaves_beside(roots, place.features), keep)
+            return gradients.at_features(
+                roots, place.features, gradients.leaves_beside([root.loss for root in roots], place.features), keep
+            )
         if self._batched(place):
             try:
                 # A pass that turns out not to batch must leave the graph for the loop.
@@ -273,13 +275,13 @@ class Aggregation(Balancer):
 
     def _on_parameters(self, roots: Sequence[Root], place: Place, keep: bool, *, batched: bool) -> TaskGradients:
         if place.features:
-            leaves = gradients.leaves_beside(roots, place.features)
+            leaves = gradients.leaves_beside([root.loss for root in roots], place.features)
             if {id(leaf) for leaf in leaves} & {id(target) for target in place.targets}:
                 raise ValueError("a task reaches a shared parameter without passing through features: leave them out")
             grads = gradients.at_features(roots, place.features, leaves, keep)
             return gradients.through_features(grads, place.features, place.targets, batched, keep)
         collect = batched or self.heads == "aggregated"
-        leaves = gradients.leaves_beside(roots, place.targets) if collect else []
+        leaves = gradients.leaves_beside([root.loss for root in roots], place.targets) if collect else []
         return (gradients.by_batch if batched else gradients.by_loop)(roots, place.targets, leaves, keep)
 
     def _of_all_ranks(self, grads: TaskGradients, place: Place) -> TaskGradients:
