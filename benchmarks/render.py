@@ -7,6 +7,7 @@ from typing import Any
 
 from timing import FOLDER
 
+MODES = ("loop", "batched", "batched through features", "features")
 PAGE = Path(__file__).parent / "README.md"
 
 
@@ -52,12 +53,62 @@ def segnet() -> str:
     return "\n".join([*lines, "", origin(content["machine"])])
 
 
+def solvers() -> str:
+    """One Gram matrix against torchjd, and 256 at once against one."""
+    content = load("gradient_space_solvers")
+    lines = ["| solver |", "| --- |"]
+    sizes = sorted({row["T"] for row in content["rows"]})
+    for t in sizes:
+        lines[0] += f" T = {t} |"
+        lines[1] += " ---: |"
+    cells = {(row["method"], row["T"]): row for row in content["rows"]}
+    for method in dict.fromkeys(row["method"] for row in content["rows"]):
+        line = f"| {method} |"
+        for t in sizes:
+            row = cells[method, t]
+            batch = "" if row["256 / 1"] is None else f"; 256 cost {row['256 / 1']:.1f}"
+            line += f" {row['us']:.0f} µs, {row['faster']:.1f} ×{batch} |"
+        lines.append(line)
+    return "\n".join([*lines, "", origin(content["machine"])])
+
+
+def steps() -> str:
+    """Whole training steps: the ratio to a plain one, ours and torchjd's best mode."""
+    content = load("gradient_space_steps")
+    lines = ["| network | method | " + " | ".join(MODES) + " | torchjd, best mode |", "| --- | --- |" + " ---: |" * 5]
+    groups: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for row in content["rows"]:
+        groups.setdefault((row["net"], row["method"]), {})[row["case"]] = row
+    for (net, method), cases in groups.items():
+        best = min((row for case, row in cases.items() if case.startswith("torchjd")), key=lambda row: row["ratio"])
+        mine = " | ".join(f"{cases[f'ours, {mode}']['ratio']:.2f}" for mode in MODES)
+        lines.append(f"| {net} | {method} | {mine} | {best['ratio']:.2f} ({best['case'].split(', ')[1]}) |")
+    return "\n".join([*lines, "", origin(content["machine"])])
+
+
+def device_steps() -> str:
+    content = load("gradient_space_cuda")
+    lines = [
+        "| precision | case | ms a step | against a plain one | kernels | device busy, ms | peak MB |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in content["rows"]:
+        numbers = (
+            f"{row['ms']:.1f} | {row['ratio']:.2f} × | {row['kernels']} | {row['device ms']:.1f} | {row['peak MB']}"
+        )
+        lines.append(f"| {row['precision']} | {row['case']} | {numbers} |")
+    return "\n".join([*lines, "", origin(content["machine"])])
+
+
 def main() -> None:
     text = PAGE.read_text()
     tables = {
         "cpu": by_tasks("loss_space_cpu"),
         "cuda": by_tasks("loss_space_cuda"),
         "segnet": segnet(),
+        "solvers": solvers(),
+        "steps": steps(),
+        "device steps": device_steps(),
     }
     for name, table in tables.items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)

@@ -218,7 +218,8 @@ def rows(judgements: Sequence[Judgement]) -> pd.DataFrame:
 
 
 def markdown(judgements: Sequence[Judgement]) -> str:
-    lines = ["| claim | where | reading | seeds | verdict | paper | ours [90 % interval] |", "|" + " --- |" * 7]
+    header = f"| claim | where | reading | seeds | verdict | paper | ours [{100 * LEVEL:.0f} % interval] |"
+    lines = [header, "|" + " --- |" * 7]
     for j in judgements:
         ours = "; ".join(f"{_number(f.ours)} [{_number(f.low)}, {_number(f.high)}]" for f in j.findings)
         paper = "; ".join(_number(f.paper) for f in j.findings)
