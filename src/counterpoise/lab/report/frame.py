@@ -16,8 +16,6 @@ def collect(
     """The finished runs of a study's grid: method, condition, seed, lr, macro, worst, reach, and each task's score.
 
     `reach` is the largest |z|/τ that BPGS ends with: 1 is the edge of the chart.
-
-    Where the study tries several learning rates, each method keeps the one with the best mean macro score.
     """
     rows = []
     for cell in study.grid(seeds=seeds, epochs=epochs, device=device):
@@ -28,11 +26,11 @@ def collect(
             position = result["chart"].get("z_over_tau", [])
             found["reach"] = max(map(abs, position), default=float("nan"))
             rows.append(place | found | result["scores"])
-    frame = pd.DataFrame(rows, columns=None if rows else COLUMNS)
-    return _best_rates(frame) if study.rates else frame
+    return pd.DataFrame(rows, columns=None if rows else COLUMNS)
 
 
-def _best_rates(frame: pd.DataFrame) -> pd.DataFrame:
+def best_rates(frame: pd.DataFrame) -> pd.DataFrame:
+    """Where several learning rates were tried, each method keeps the one with the best mean macro score."""
     means = frame.groupby(["method", "lr"])["macro"].mean()
     best = {method: means[method].idxmax() for method in frame["method"].unique()}
     return frame[frame["lr"] == frame["method"].map(best)].reset_index(drop=True)

@@ -29,6 +29,11 @@ class Entry:
     count: int
     paper_mean: float | None
     paper_sd: float | None
+    rate: float | None = None  # the learning rate, where the method has its best of several
+
+    @property
+    def row(self) -> str:
+        return self.method if self.rate is None else f"{self.method} ({self.rate:g})"
 
     @property
     def difference(self) -> float | None:
@@ -47,18 +52,26 @@ def entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Ent
     found = []
     for metric in study.metrics:
         for part, conditions in study.parts().items():
-            for method in study.methods:
+            for method in ranked(study, frame):
                 for condition in conditions:
                     if condition.only and method not in condition.only:
                         continue
                     here = (chosen["method"] == method) & (chosen["condition"] == condition.key)
                     values = chosen.loc[here, metric]
-                    paper = study.paper.get(metric, {}).get(method, {}).get(condition.key, (None, None))
+                    paper, paper_sd = study.paper.get(metric, {}).get(method, {}).get(condition.key, (None, None))
                     sd = float(values.std(ddof=study.ddof)) if len(values) > study.ddof else 0.0
                     mean = float(values.mean()) if len(values) else float("nan")
                     place = (study.name, part, metric, method, condition.key, condition.head or condition.key)
-                    found.append(Entry(*place, mean, sd, len(values), *paper))
+                    rate = float(chosen.loc[here, "lr"].iloc[0]) if study.rates and len(values) else None
+                    found.append(Entry(*place, mean, sd, len(values), paper, paper_sd, rate))
     return found
+
+
+def ranked(study: Study, frame: pd.DataFrame) -> list[str]:
+    """The methods as the study lists them; where each has its best of several rates, the best method first."""
+    if not study.rates:
+        return list(study.methods)
+    return [str(m) for m in frame.groupby("method")["macro"].mean().sort_values(ascending=False).index]
 
 
 def grids(cells: Sequence[Entry]) -> list[tuple[str, str, list[str], dict[str, list[Entry]]]]:
@@ -67,7 +80,7 @@ def grids(cells: Sequence[Entry]) -> list[tuple[str, str, list[str], dict[str, l
     for (metric, part), group in groupby(cells, key=lambda e: (e.metric, e.part)):
         rows: dict[str, list[Entry]] = {}
         for entry in group:
-            rows.setdefault(entry.method, []).append(entry)
+            rows.setdefault(entry.row, []).append(entry)
         heads = [entry.head for entry in next(iter(rows.values()))]
         run = [any(row[i].count for row in rows.values()) for i in range(len(heads))]
         if any(run):  # columns that were not run are left out
@@ -79,7 +92,8 @@ def grids(cells: Sequence[Entry]) -> list[tuple[str, str, list[str], dict[str, l
 
 def caption(study: Study, metric: str, part: str, seeds: Sequence[int]) -> str:
     score = {"macro": "macro score", "worst": "worst-task score", "reach": "largest |z|/τ at the end"}[metric]
-    return f"{study.title}{f', {part}' if part else ''}: {score}, {spoken(seeds)}"
+    rate = " (best learning rate)" if study.rates else ""
+    return f"{study.title}{f', {part}' if part else ''}{rate}: {score}, {spoken(seeds)}"
 
 
 def spoken(seeds: Sequence[int]) -> str:
@@ -124,7 +138,8 @@ def csv(cells: Sequence[Entry]) -> str:
 def markdown(study: Study, cells: Sequence[Entry], seeds: Sequence[int]) -> str:
     blocks = []
     for metric, part, heads, rows in grids(cells):
-        lines = [f"**{caption(study, metric, part, seeds)}** (the paper's in parentheses)", ""]
+        theirs = " (the paper's in parentheses)" if any(e.paper_mean is not None for e in cells) else ""
+        lines = [f"**{caption(study, metric, part, seeds)}**{theirs}", ""]
         lines += [f"| method | {' | '.join(heads)} |", "|" + " --- |" * (len(heads) + 1)]
         for method, row in rows.items():
             texts = [f"{e.ours()}{f' ({e.paper()})' if e.paper() else ''}" for e in row]
