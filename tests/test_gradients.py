@@ -145,13 +145,17 @@ def test_never_one_backward_more_than_tasks() -> None:
         nonlocal count
         count += 1
 
-    counts = (("loop", "shared", 3), ("loop", "features", 1), ("batched", "shared", 1), ("auto", "shared", 1))
+    counts = (
+        ("loop", ["shared"], 3), ("batched", ["shared"], 1), ("auto", ["shared"], 3), ("auto", ["features"], 1),
+        ("loop", ["shared", "features"], 3), ("auto", ["shared", "features"], 1),
+    )  # fmt: skip
     for passes, at, expected in counts:
         count = 0
         losses, z = net.losses(*batch())
         assert z.grad_fn is not None
         z.grad_fn.register_hook(tick)
-        where: dict[str, Any] = {"shared": net.trunk.parameters()} if at == "shared" else {"features": z}
+        where: dict[str, Any] = {"shared": net.trunk.parameters(), "features": z}
+        where = {place: where[place] for place in at}
         cp.CAGrad(TASKS, passes=passes).backward(losses, **where)  # type: ignore[arg-type]
         assert count == expected, (passes, at)
 
@@ -177,7 +181,7 @@ def test_auto_falls_back_to_a_loop() -> None:
         net.zero_grad()
         z = NoBatch.apply(net.trunk(x))  # type: ignore[no-untyped-call]
         losses = {t: (h(z)[:, 0] - y[:, i]).square().mean() for i, (t, h) in enumerate(net.heads.items())}
-        balancer.backward(losses, shared=net.trunk.parameters())
+        balancer.backward(losses, shared=net.trunk.parameters(), features=z)
     cp.CAGrad(TASKS, passes="loop").backward(other.losses(x, y)[0], shared=other.trunk.parameters())
     same(net.grads(), other.grads())
     z = NoBatch.apply(net.trunk(x))  # type: ignore[no-untyped-call]
