@@ -1,6 +1,7 @@
 """The command line: what there is, run it again, look at it."""
 
 import importlib.util
+import os
 import warnings
 from enum import StrEnum
 from pathlib import Path
@@ -18,11 +19,13 @@ import torch
 
 import counterpoise as cp
 
+from .lab.data.dense import DENSE
 from .lab.data.where import SOURCES, VARIABLE, data_folder, present
 from .lab.engine import CorruptWarning, RunError, Stack, Store, make_executor, plan, run_stacks
 from .lab.progress import Watch
 from .lab.report import Book
 from .lab.studies import PAPER_STUDIES, STUDIES, Cell, Study, find_study
+from .lab.studies.dense import on_scenes
 from .lab.studies.select import parse_seeds, select
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False, help="Balance losses; check the paper.")
@@ -43,6 +46,15 @@ Seeds = Annotated[
 Epochs = Annotated[int | None, typer.Option(min=1, help="Fewer or more epochs than the study's.", show_default=False)]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:0.")]
 Methods = Annotated[list[str] | None, typer.Option("--method", help="Only these methods.", show_default=False)]
+DataChoice = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        help=f'The data folder, default ${VARIABLE}; or "scenes": ray-cast rooms for NYUv2.',
+        show_default=False,
+    ),
+]
+Quick = Annotated[bool, typer.Option("--quick", help="A small version, for a look on a CPU.")]
 Conditions = Annotated[list[str] | None, typer.Option("--condition", help="Only these columns.", show_default=False)]
 
 
@@ -65,6 +77,8 @@ def studies(
     device: Device = "cpu",
     method: Methods = None,
     condition: Conditions = None,
+    data: DataChoice = None,
+    quick: Quick = False,
 ) -> None:
     """The studies, or the grid of one: which of its runs are finished."""
     store = Store(out)
@@ -76,11 +90,11 @@ def studies(
             table.add_row(entry.name, entry.question, str(len(runs)), str(finished))
         console.print(table)
         return
-    chosen = _study(study)
-    table = Table("method", "condition", "seed", "lr", "folder", "macro", title=chosen.title)
+    chosen = _study(study, data, quick)
+    table = Table("method", "condition", "seed", "lr", "folder", "score", title=chosen.title)
     for cell in _cells(chosen, seeds, epochs, _device(device), method, condition):
         result = store.result(cell.run)
-        score = "–" if result is None else f"{result['macro']:.3f}"
+        score = "–" if result is None else f"{result.get('macro') or result['best']['value']:.3f}"
         row = (cell.method, cell.condition.key, str(cell.run.seed), f"{cell.run.network_lr:g}", cell.run.key, score)
         table.add_row(*row)
     console.print(table)
@@ -98,12 +112,15 @@ def reproduce(
     out: Out = Path("runs"),
     method: Methods = None,
     condition: Conditions = None,
+    data: DataChoice = None,
+    quick: Quick = False,
 ) -> None:
     """Runs studies (those runs that are not finished yet), and shows and writes tables, claims and figures."""
-    chosen = [_study(name) for name in names] if names else list(PAPER_STUDIES)
+    chosen = [_study(name, data, quick) for name in names] if names else list(PAPER_STUDIES)
     device = _device(device)
     _check_executor(executor, address, jobs)
-    runs = [c.run for study in chosen for c in _cells(study, seeds, epochs, device, method, condition)]
+    cells = (c for study in chosen for c in _cells(study, seeds, epochs, device, method, condition))
+    runs = list(dict.fromkeys(cell.run for cell in cells))  # one may stand in several tables
     store = Store(out)
     stacks = plan(runs, store)
     try:
@@ -129,10 +146,12 @@ def show(
     seeds: Seeds = None,
     epochs: Epochs = None,
     device: Device = "cpu",
+    data: DataChoice = None,
+    quick: Quick = False,
 ) -> None:
-    """The tables of a study, ours beside the paper's, and its claims."""
-    chosen = _study(study)
-    Book([chosen], Store(out), seeds=_seeds(seeds, [chosen]), epochs=epochs, device=_device(device)).show(console)
+    """The tables of a study, ours beside the paper's, and its claims; whichever device it was run on."""
+    chosen = _study(study, data, quick)
+    Book([chosen], Store(out), seeds=_seeds(seeds, [chosen]), epochs=epochs, device=device).show(console)
 
 
 @app.command()
@@ -148,11 +167,19 @@ def data(
     console.print(table)
 
 
-def _study(name: str) -> Study:
+def _study(name: str, data: str | None = None, quick: bool = False) -> Study:
+    """The study by this name, on the data that was named; a folder is made known to all workers."""
     try:
-        return find_study(name)
+        study = find_study(name)
+        if data == "scenes" or (quick and study.problem in DENSE):
+            return on_scenes(study, small=quick)
     except ValueError as error:
         _fail(str(error))
+    if data is not None:
+        if not Path(data).is_dir():
+            _fail(f'--data is {data!r}, expected a folder or "scenes"')
+        os.environ[VARIABLE] = data
+    return study
 
 
 def _cells(

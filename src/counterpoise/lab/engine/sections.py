@@ -11,6 +11,7 @@ from torch.amp.grad_scaler import GradScaler
 import counterpoise as cp
 
 from .description import Recipe, Run
+from .methods import describe, make
 from .optim import Group
 
 
@@ -22,7 +23,7 @@ def structure(recipe: Recipe) -> tuple[object, ...]:
 
 def random_streams(method: str) -> Literal["none", "one", "each"]:
     """Whether a method draws random numbers, and whether each replica can have a stream of its own."""
-    seed = cp.describe(method).build.__init__.__annotations__.get("seed")
+    seed = describe(method).build.__init__.__annotations__.get("seed")
     return "none" if seed is None else "one" if seed in (int, "int") else "each"
 
 
@@ -38,7 +39,7 @@ class Sections(nn.Module):
         self.runs, self.sizes = sections, [len(section) for section in sections]
         built = [build(section[0].recipe, tasks, [run.seed for run in section]) for section in sections]
         self.balancers = nn.ModuleList(built).to(device)
-        needs = [cp.describe(section[0].recipe.name).needs for section in sections]
+        needs = [describe(section[0].recipe.name).needs for section in sections]
         self.needs_after = any("step_end" in need for need in needs)
 
     def _each(self) -> list[cp.Balancer]:
@@ -68,22 +69,7 @@ class Sections(nn.Module):
 
     def charts(self) -> list[dict[str, Any]]:
         """For each run the chart of its last step: μ, ς̄, z/τ, θ; empty for methods without one."""
-        rows: list[dict[str, Any]] = []
-        for balancer, size in zip(self._each(), self.sizes, strict=True):
-            weighting = getattr(balancer, "weighting", None) or balancer
-            chart = getattr(weighting, "chart", None)
-            if chart is None:
-                rows += [{}] * size
-                continue
-            columns = {
-                "mu": chart.mu[..., 0],
-                "std": chart.std[..., 0],
-                "z_over_tau": chart.z_over_tau,
-                "theta": chart.theta,
-            }
-            values = {name: column.tolist() for name, column in columns.items()}
-            rows += [{name: column[r] for name, column in values.items()} for r in range(size)]
-        return rows
+        return [row for b, size in zip(self._each(), self.sizes, strict=True) for row in charts(b, size)]
 
     def groups(self) -> list[Group]:
         """An optimiser for the coordinates of each section that has any."""
@@ -94,15 +80,27 @@ class Sections(nn.Module):
         ]
 
 
-def build(recipe: Recipe, tasks: tuple[str, ...], seeds: list[int]) -> cp.Balancer:
-    """A balancer for len(seeds) replicas."""
+def charts(balancer: cp.Balancer, size: int) -> list[dict[str, Any]]:
+    """The chart of each of a balancer's replicas, or of the one that it balances."""
+    weighting = getattr(balancer, "weighting", None) or balancer
+    chart = getattr(weighting, "chart", None)
+    if chart is None:
+        return [{} for _ in range(size)]
+    columns = {"mu": chart.mu[..., 0], "std": chart.std[..., 0], "z_over_tau": chart.z_over_tau, "theta": chart.theta}
+    values = {name: column if balancer.batch_shape else column[None] for name, column in columns.items()}
+    lists = {name: column.tolist() for name, column in values.items()}
+    return [{name: column[r] for name, column in lists.items()} for r in range(size)]
+
+
+def build(recipe: Recipe, tasks: tuple[str, ...], seeds: list[int], *, stacked: bool = True) -> cp.Balancer:
+    """A balancer for len(seeds) replicas; for a single run without a replica dimension, where it is not stacked."""
     options: dict[str, Any] = dict(recipe.options)
     if recipe.weighting is not None:
-        options["weighting"] = build(recipe.weighting, tasks, seeds)
+        options["weighting"] = build(recipe.weighting, tasks, seeds, stacked=stacked)
     streams = random_streams(recipe.name)
     if streams != "none":
-        options.setdefault("seed", seeds if streams == "each" else seeds[0])
-    balancer = cp.make(recipe.name, tasks, batch_shape=(len(seeds),), **options)
+        options.setdefault("seed", seeds if stacked and streams == "each" else seeds[0])
+    balancer = make(recipe.name, tasks, batch_shape=(len(seeds),) if stacked else (), **options)
     if recipe.start is not None:
         with torch.no_grad():
             for parameter in balancer.parameters():

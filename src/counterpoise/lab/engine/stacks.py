@@ -1,6 +1,7 @@
 """Many runs at once: which runs are stacked, and how a stack is run, killed and resumed."""
 
 import os
+import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,16 +9,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 import counterpoise as cp
 
 from .description import Run, content_hash
+from .methods import describe
 from .sections import random_streams, structure
 from .store import Store
-from .trainer import Trainer
+from .trainers import AnyTrainer, is_dense, is_measured, make_trainer
 
 LARGEST = {("loss", "cpu"): 30, ("gradient", "cpu"): 10, ("loss", "cuda"): 4096, ("gradient", "cuda"): 4096}
 """Replicas in a stack. On a CPU larger ones are hardly faster, and smaller ones keep all processes busy."""
@@ -55,7 +57,7 @@ class Stack:
 
 
 def space_of(run: Run) -> Literal["loss", "gradient"]:
-    return cp.describe(run.recipe.name).space
+    return describe(run.recipe.name).space
 
 
 def stackable(run: Run) -> tuple[object, ...]:
@@ -63,8 +65,13 @@ def stackable(run: Run) -> tuple[object, ...]:
 
     Rates, decays and clips may differ. A gradient-space method works on the gradients of its whole stack, so it stands
     alone. So does every run in fp16, where one replica's overflow would skip the step of all, and every run of a method
-    that has one random stream for all replicas.
+    that has one random stream for all replicas, and every run of dense prediction. Runs that are measured take turns in
+    one process: all of a seed together.
     """
+    if is_measured(run):
+        return run.study, run.data, run.model, run.schedule, run.device, run.seed
+    if is_dense(run):
+        return (run.key,)
     method = structure(run.recipe) if space_of(run) == "gradient" else None
     schedule = replace(run.schedule, lr=0.0, weight_decay=0.0, clip=None)
     if schedule.decay == "cosine":  # its last share of lr is the same for all only if lr is
@@ -76,7 +83,7 @@ def stackable(run: Run) -> tuple[object, ...]:
 def make_stacks(runs: Iterable[Run], largest: int | None = None) -> list[Stack]:
     """Groups runs into stacks of nearly equal size, runs of one method side by side."""
     groups: dict[tuple[object, ...], list[Run]] = {}
-    for run in runs:
+    for run in dict.fromkeys(runs):  # a run that stands in two tables is run once
         groups.setdefault(stackable(run), []).append(run)
     stacks = []
     for group in groups.values():
@@ -106,7 +113,7 @@ def execute(
     root: Path | str,
     *,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    after_epoch: Callable[[Trainer], None] | None = None,
+    after_epoch: Callable[[AnyTrainer], None] | None = None,
 ) -> None:
     """Trains a stack to its end, from its checkpoint if it has one, and writes what each run of it found."""
     with _threads(1 if stack.runs[0].device == "cpu" else torch.get_num_threads()):
@@ -114,10 +121,11 @@ def execute(
 
 
 def _execute(
-    stack: Stack, store: Store, checkpoint_seconds: float, after_epoch: Callable[[Trainer], None] | None
+    stack: Stack, store: Store, checkpoint_seconds: float, after_epoch: Callable[[AnyTrainer], None] | None
 ) -> None:
     study, key = stack.study, stack.key
-    trainer = Trainer(stack.runs)
+    started = time.monotonic()
+    trainer = make_trainer(stack.runs)
     state = store.load_checkpoint(study, key)
     if state is not None:
         trainer.load_state_dict(state)
@@ -133,7 +141,23 @@ def _execute(
     for run, history, result in zip(stack.runs, trainer.history, trainer.results(), strict=True):
         if store.result(run) is None:
             store.finish(run, history, result)
+            if is_dense(run):
+                store.note(run, circumstances(run.device, time.monotonic() - started, state is not None))
     store.drop_stack(study, key)
+
+
+def circumstances(device: str, seconds: float, resumed: bool) -> dict[str, Any]:
+    """When and on what a stack was trained, and how long that took since it was last started."""
+    cuda = torch.device(device).type == "cuda"
+    return {
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": torch.cuda.get_device_name(device) if cuda else platform.machine(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "counterpoise": cp.__version__,
+        "seconds": round(seconds, 1),
+        "resumed": resumed,
+    }
 
 
 @contextmanager

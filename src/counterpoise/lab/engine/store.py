@@ -13,12 +13,13 @@ import torch
 
 from .description import Run
 
-DESCRIPTION, HISTORY, RESULT, CHECKPOINT, PROGRESS = (
+DESCRIPTION, HISTORY, RESULT, CHECKPOINT, PROGRESS, CIRCUMSTANCES = (
     "run.json",
     "history.json",
     "result.json",
     "checkpoint.pt",
     "progress.json",
+    "circumstances.json",
 )
 
 
@@ -46,6 +47,18 @@ class Store:
         write_whole(folder / RESULT, encode({"digests": digests, "result": body}).encode())
         for draft in folder.glob(".*"):  # of a worker that was killed while it wrote
             draft.unlink(missing_ok=True)
+
+    def note(self, run: Run, circumstances: dict[str, Any]) -> None:
+        """When, where and with what a run was made, beside it: nothing that its numbers follow from."""
+        write_whole(self.folder(run) / CIRCUMSTANCES, encode(circumstances).encode(), durable=False)
+
+    def circumstances(self, run: Run) -> dict[str, Any]:
+        """What was noted; empty where nothing was."""
+        try:
+            found: dict[str, Any] = json.loads((self.folder(run) / CIRCUMSTANCES).read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
 
     def result(self, run: Run) -> dict[str, Any] | None:
         """The result of a finished run, or None. A damaged folder is named, removed, and counts as not finished."""

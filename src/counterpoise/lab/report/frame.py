@@ -5,31 +5,51 @@ from collections.abc import Iterable
 import pandas as pd
 
 from ..engine import Store
+from ..metrics.dense import UP, delta_m, delta_m_percent
 from ..studies import Study
 
-COLUMNS = ["method", "condition", "seed", "lr", "macro", "worst", "reach"]
+COLUMNS = ["method", "condition", "seed", "lr", "macro", "worst", "epochs", "reach", "peak"]
 
 
 def collect(
     study: Study, store: Store, *, seeds: Iterable[int] | None = None, epochs: int | None = None, device: str = "cpu"
 ) -> pd.DataFrame:
-    """The finished runs of a study's grid: method, condition, seed, lr, macro, worst, reach, and each task's score.
+    """The finished runs of a study's grid: where each stands, its scores and metrics, and each task's score.
 
-    `reach` is the largest |z|/τ that BPGS ends with: 1 is the edge of the chart.
+    `reach` is the largest |z|/τ that BPGS ends with, `peak` the largest after any epoch: 1 is the edge of the chart.
 
     Where the study tries several learning rates, each method keeps the one with the best mean macro score.
     """
     rows = []
-    for cell in study.grid(seeds=seeds, epochs=epochs, device=device):
+    for cell in study.grid(seeds=seeds or study.every_seed, epochs=epochs, device=device):
         result = store.result(cell.run)
         if result is not None:
             place = {"method": cell.method, "condition": cell.condition.key, "seed": cell.run.seed}
-            found = {"lr": cell.run.network_lr, "macro": result["macro"], "worst": result["worst"]}
+            found = {"lr": cell.run.network_lr, "macro": result.get("macro"), "worst": result.get("worst")}
             position = result["chart"].get("z_over_tau", [])
             found["reach"] = max(map(abs, position), default=float("nan"))
-            rows.append(place | found | result["scores"])
-    frame = pd.DataFrame(rows, columns=None if rows else COLUMNS)
+            found |= {"peak": result.get("peak"), "epochs": result.get("epochs")} | result.get("metrics", {})
+            rows.append(place | found | result.get("scores", {}))
+    frame = pd.DataFrame(rows, columns=None if rows else [*COLUMNS, *study.metrics])
+    if "delta_m" in study.metrics:
+        frame = _with_deltas(frame)
     return _best_rates(frame) if study.rates else frame
+
+
+def _with_deltas(frame: pd.DataFrame) -> pd.DataFrame:
+    """Adds Δ_M of each run against the mean over seeds of Static, in both conventions.
+
+    Both are linear in the metrics, so their means over seeds are those that follow from mean metrics.
+    """
+    static = frame[frame["method"] == "Static"]
+    if not len(static):
+        return frame.assign(delta_m=float("nan"), delta_m_percent=float("nan"))
+    baseline = static.drop_duplicates("seed")[list(UP)].mean().to_dict()
+    rows = frame[list(UP)].to_dict("records")
+    return frame.assign(
+        delta_m=[delta_m(row, baseline) for row in rows],
+        delta_m_percent=[delta_m_percent(row, baseline) for row in rows],
+    )
 
 
 def _best_rates(frame: pd.DataFrame) -> pd.DataFrame:

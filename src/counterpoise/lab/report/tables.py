@@ -78,7 +78,9 @@ def grids(cells: Sequence[Entry]) -> list[tuple[str, str, list[str], dict[str, l
 
 
 def caption(study: Study, metric: str, part: str, seeds: Sequence[int]) -> str:
-    score = {"macro": "macro score", "worst": "worst-task score", "reach": "largest |z|/τ at the end"}[metric]
+    score = {"macro": "macro score", "worst": "worst-task score", "reach": "largest |z|/τ at the end"}.get(
+        metric, metric
+    )
     return f"{study.title}{f', {part}' if part else ''}: {score}, {spoken(seeds)}"
 
 

@@ -2,13 +2,34 @@
 
 from difflib import get_close_matches
 
-from . import heterogeneous, knobs, learning_theta, normalisation, rescaling, scale_stress
+from . import (
+    heterogeneous,
+    knobs,
+    learning_theta,
+    normalisation,
+    nyuv2,
+    nyuv2_ablation,
+    nyuv2_batch_size,
+    nyuv2_first_batch,
+    nyuv2_overhead,
+    nyuv2_stop_gradient,
+    rescaling,
+    scale_stress,
+)
 from .base import Cell, Condition, Study
 from .beyond import BEYOND
 
 PAPER_STUDIES = (rescaling.STUDY, normalisation.STUDY, scale_stress.STUDY, heterogeneous.STUDY)
+NYUV2_STUDIES = (
+    nyuv2.STUDY,
+    nyuv2_ablation.STUDY,
+    nyuv2_stop_gradient.STUDY,
+    nyuv2_batch_size.STUDY,
+    nyuv2_first_batch.STUDY,
+    nyuv2_overhead.STUDY,
+)
 STUDIES: dict[str, Study] = {
-    study.name: study for study in (*PAPER_STUDIES, learning_theta.STUDY, knobs.STUDY, *BEYOND)
+    study.name: study for study in (*PAPER_STUDIES, *NYUV2_STUDIES, learning_theta.STUDY, knobs.STUDY, *BEYOND)
 }
 
 

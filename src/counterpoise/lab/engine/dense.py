@@ -1,0 +1,376 @@
+"""One run of dense prediction: images on the device, mixed precision, nothing read before an epoch has ended."""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import counterpoise as cp
+
+from ..data.augment import Batch, augmented, draw, mixed, plain
+from ..data.dense import load_images
+from ..data.images import CLASSES, IGNORED
+from ..metrics.dense import TASKS, DenseMetrics, losses
+from ..models import SegNet
+from .description import Run
+from .methods import describe
+from .optim import schedule_factor
+from .sections import build, charts
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+UNDECAYED = ("normals",)  # heads without weight decay: the authors spared names that contain "norm"
+
+
+class Losses(nn.Module):
+    """The network with the losses on top: what is compiled, and what is wrapped for several processes."""
+
+    def __init__(self, network: SegNet, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
+        super().__init__()
+        self.network, self.autocast = network, autocast
+
+    def forward(self, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor]:
+        """One loss for each task, and how many pixels stand behind each."""
+        with self.autocast():
+            out = self.network(batch.rgb)
+        found, counts = losses(out, batch.label, batch.depth, batch.normals)
+        return found.unbind(), counts
+
+
+class DenseTrainer:
+    """Trains one run, epoch by epoch, alone or as one of several processes; can be saved and loaded between epochs."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.schedule, self.device = run, run.schedule, run.device
+        self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        self.images = load_images(run.data.name, run.data.kwargs, run.device)
+        self.loader_seed = int(run.data.kwargs.get("loader_seed", run.seed))
+        factors = [float(run.data.kwargs.get(f"factor_{task}", 1.0)) for task in TASKS]
+        self.factors = None if set(factors) == {1.0} else torch.tensor(factors, device=run.device)
+        self.network = self._network()
+        self.shared, self.heads = self.network.shared_parameters(), list(self.network.heads.parameters())
+        self.balancer = build(run.recipe, TASKS, [run.seed], stacked=False).to(run.device)
+        method = describe(run.recipe.name)
+        self.needs_after = "step_end" in method.needs
+        self.in_gradient_space = method.space == "gradient"
+        self.losses = self._compiled(Losses(self.network, self._autocast))
+        self.predict = self._compiled(self.network, evaluation=True)
+        self.held_out = self._held_out()
+        self.scaler = torch.amp.GradScaler(self._kind) if self.schedule.precision == "fp16" else None
+        self.lr_table = self._lr_table()
+        self.taken = torch.zeros(1, dtype=torch.long, device=run.device)  # steps that no overflow has skipped
+        self.optimizers, self.rates = self._optimizers()
+        self.epoch = 0
+        self.rows: list[dict[str, Any]] = []
+        self.best, self.best_epoch, self.stopped = -float("inf"), 0, False
+        self.best_state: dict[str, Tensor] = {}
+
+    @property
+    def runs(self) -> list[Run]:
+        return [self.run]
+
+    @property
+    def history(self) -> list[list[dict[str, Any]]]:
+        return [self.rows]
+
+    @property
+    def done(self) -> bool:
+        return self.epoch >= self.schedule.epochs or self.stopped
+
+    @property
+    def live(self) -> float:
+        """The latest monitored value."""
+        return float(self.rows[-1]["monitor"]) if self.rows else 0.0
+
+    @property
+    def steps(self) -> int:
+        """Batches in an epoch; the last one is dropped if it is not full."""
+        return len(self.images.train) // self.schedule.batch_size
+
+    @property
+    def _kind(self) -> str:
+        return torch.device(self.device).type
+
+    def _network(self) -> SegNet:
+        with self._seeded(self.run.seed):
+            network = SegNet(**self.run.model.kwargs)
+        if self.world > 1:
+            from ..models.union import join_ranks
+
+            join_ranks(network)
+        layout = torch.channels_last if self._kind == "cuda" else torch.contiguous_format
+        return network.to(self.device).to(memory_format=layout)  # type: ignore[call-overload, no-any-return]
+
+    def _compiled(self, module: nn.Module, *, evaluation: bool = False) -> Callable[[Any], Any]:
+        """Compiled on CUDA; what the compiler cannot take is run as it is. COUNTERPOISE_COMPILE=0: never compiled."""
+        wrapped: Any = module
+        if self._kind == "cuda" and os.environ.get("COUNTERPOISE_COMPILE") != "0":
+            # A gradient-space method goes through the graph once for each task: its buffers must not be given away.
+            import torch._functorch.config as settings
+
+            settings.donated_buffer = not self.in_gradient_space
+            wrapped = torch.compile(module, dynamic=False)
+        if self.world > 1 and not self.in_gradient_space and not evaluation:
+            return DistributedDataParallel(wrapped, broadcast_buffers=False)
+        return wrapped if wrapped is module else _or_plain(wrapped, module)
+
+    def _held_out(self) -> Tensor:
+        """The held-out images, filled up to whole batches by the first one, which does not count again."""
+        order, size = self.images.held_out, self.schedule.batch_size
+        return torch.cat((order, order[:1].expand(-len(order) % size))).to(self.device)
+
+    def _optimizers(self) -> tuple[list[torch.optim.Optimizer], list[float]]:
+        """AdamW for the network, another for what the method learns; and what each takes of the table's rate."""
+        decayed: list[nn.Parameter] = []
+        spared: list[nn.Parameter] = []
+        for name, module in self.network.named_modules():
+            for own, parameter in module.named_parameters(recurse=False):
+                plain_layer = isinstance(module, nn.BatchNorm2d) or own == "bias"
+                spare = plain_layer or any(f"heads.{head}." in f"{name}." for head in UNDECAYED)
+                (spared if spare else decayed).append(parameter)
+        run, recipe = self.run, self.run.recipe.weighting or self.run.recipe
+        groups = [
+            {"params": decayed, "weight_decay": run.schedule.weight_decay},
+            {"params": spared, "weight_decay": 0.0},
+        ]
+        kinds = {"adam": torch.optim.AdamW, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+        fused = self._kind == "cuda"
+        found: list[torch.optim.Optimizer] = [kinds[run.schedule.optimizer](groups, lr=self._rate(), fused=fused)]
+        rates = [1.0]
+        coordinates = list(self.balancer.parameters())
+        if coordinates:
+            one = [{"params": coordinates, "weight_decay": recipe.weight_decay}]
+            found.append(kinds[recipe.optimizer](one, lr=self._rate(), fused=fused))
+            rates.append(1.0 if recipe.lr is None else recipe.lr / run.network_lr)
+        return found, rates
+
+    def _rate(self) -> Tensor:
+        """A learning rate on the device: changing it waits for nothing."""
+        return torch.zeros((), device=self.device)
+
+    def _lr_table(self) -> Tensor:
+        total, lr = self.schedule.epochs * self.steps, self.run.network_lr
+        return torch.tensor([lr * schedule_factor(self.schedule, s, total, lr) for s in range(total)]).to(self.device)
+
+    def train_epoch(self) -> None:
+        """Trains one epoch, evaluates it, and writes it into the history."""
+        with self._kernels(), self._seeded(mixed(self.run.seed, self.epoch, 2)):
+            log = self._train()
+            self.balancer.epoch_end()
+            metrics = self._evaluate()
+        self.epoch += 1
+        self._record(log, metrics)
+
+    def _train(self) -> Tensor:
+        """One epoch; for each step the tasks' losses times pixels, pixels, weights and z/τ, (steps, 4, T)."""
+        self.network.train()
+        size = self.schedule.batch_size
+        share = size // self.world
+        if share * self.world != size:
+            raise ValueError(f"batches of {size} cannot be shared by {self.world} processes")
+        draws = draw(self.images, seed=self.run.seed, loader_seed=self.loader_seed, epoch=self.epoch)
+        log = torch.zeros(self.steps, 4, len(TASKS), device=self.device)
+        for step in range(self.steps):
+            start = step * size + self.rank * share
+            batch = augmented(self.images, draws[start : start + share])
+            self._step(batch, log[step])
+        self.network.eval()
+        if self.world > 1:
+            dist.all_reduce(log[:, :2])
+        return log
+
+    def _step(self, batch: Batch, log: Tensor) -> None:
+        found, counts = self._losses(batch)
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        options: dict[str, Any] = {"counts": counts} if self.world > 1 else {}
+        self.balancer.backward(found, shared=self.shared, scaler=self.scaler, **options)
+        if self.world > 1 and self.in_gradient_space:
+            cp.average_gradients(self.heads)
+        with torch.no_grad():
+            self._log(log, torch.stack(found), counts)
+            self._step_optimizers()
+            if self.needs_after:
+                self.balancer.step_end(self._losses(batch)[0], **options)
+
+    def _losses(self, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor]:
+        found, counts = self.losses(batch)
+        if self.factors is not None:
+            found = tuple(loss * factor for loss, factor in zip(found, self.factors.unbind(), strict=True))
+        return found, counts
+
+    def _log(self, log: Tensor, found: Tensor, counts: Tensor) -> None:
+        """Between backward and step: θ is still the one that gave these weights."""
+        log[0], log[1] = found.detach() * counts, counts
+        weights = self.balancer.weights
+        log[2] = torch.nan if weights is None else weights
+        theta = getattr(getattr(self.balancer, "weighting", None) or self.balancer, "theta", None)
+        if theta is not None:
+            log[3] = torch.tanh(theta / 2)  # 2σ(θ) − 1
+
+    def _step_optimizers(self) -> None:
+        """Unscales, clips, steps; after an overflow neither parameters nor the schedule move. The host never looks."""
+        at = self.taken.clamp_max(len(self.lr_table) - 1)
+        rate = self.lr_table.index_select(0, at).squeeze(0)
+        for optimizer, share in zip(self.optimizers, self.rates, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"].copy_(rate * share)
+            if self.scaler is not None:
+                self.scaler.unscale_(optimizer)
+        self._clip()
+        if self.scaler is None:
+            for optimizer in self.optimizers:
+                optimizer.step()
+            self.taken += 1
+            return
+        before = self.scaler._get_scale_async()
+        before = None if before is None else before.clone()
+        for optimizer in self.optimizers:
+            self.scaler.step(optimizer)
+        self.scaler.update()
+        after = self.scaler._get_scale_async()
+        self.taken += 1 if before is None or after is None else (after >= before).long()
+
+    def _clip(self) -> None:
+        run, own = self.run, list(self.balancer.parameters())
+        network = list(self.network.parameters())
+        if run.recipe.network_gain != 1.0:
+            torch._foreach_mul_([p.grad for p in network if p.grad is not None], run.recipe.network_gain)
+        recipe = run.recipe.weighting or run.recipe
+        if recipe.joined:
+            network, own = [*network, *own], []
+        if run.network_clip is not None:
+            nn.utils.clip_grad_norm_(network, run.network_clip)
+        if own and recipe.clip is not None:
+            nn.utils.clip_grad_norm_(own, recipe.clip)
+
+    @torch.no_grad()
+    def _evaluate(self) -> dict[str, float]:
+        """All metrics on the held-out images, in batches of the training's size."""
+        metrics, size = DenseMetrics(len(CLASSES), self.device), self.schedule.batch_size
+        for start in range(size * self.rank, len(self.held_out), size * self.world):
+            batch = plain(self.images, self.held_out[start : start + size])
+            count = min(size, len(self.images.held_out) - start)
+            batch.label[count:], batch.depth[count:], batch.normals[count:] = IGNORED, 0, 0
+            with self._autocast():
+                out = self.predict(batch.rgb)
+            metrics.add(out, batch.label, batch.depth, batch.normals, count)
+        if self.world > 1:
+            for sums in (metrics.confusion, metrics.angles, metrics.sums):
+                dist.all_reduce(sums)
+        return metrics.read()
+
+    def _record(self, log: Tensor, metrics: dict[str, float]) -> None:
+        seen = log.double().cpu()
+        each = seen[:, 0] / seen[:, 1].clamp_min(1)
+        weights, z = seen[:, 2], seen[:, 3]
+        monitor = self.schedule.monitor
+        value = -metrics[monitor[1:]] if monitor.startswith("-") else metrics[monitor]
+        row: dict[str, Any] = {
+            "epoch": self.epoch,
+            "loss": each.mean(0).tolist(),
+            "weight": weights.mean(0).tolist(),
+            "weight_sd": weights.std(0, correction=0).tolist(),
+            "monitor": value,
+            "metrics": metrics,
+            "chart": {},
+        }
+        (chart,) = charts(self.balancer, 1)
+        if chart:
+            row["chart"] = chart | {
+                "z_over_tau_mean": z.mean(0).tolist(),
+                "z_over_tau_first": z[0].tolist(),
+                "z_over_tau_max": z.abs().amax(0).tolist(),
+            }
+        self.rows.append(row)
+        if value > self.best + self.schedule.min_delta:
+            self.best, self.best_epoch = value, self.epoch
+            self.best_state = {name: tensor.clone() for name, tensor in self.network.state_dict().items()}
+        patience = self.schedule.patience
+        self.stopped = patience is not None and self.epoch - self.best_epoch >= patience
+
+    def results(self) -> list[dict[str, Any]]:
+        """What the run ends with: the metrics of its last epoch, and when it was best."""
+        last = self.rows[-1]
+        parameters = [p for p in (*self.network.parameters(), *self.balancer.parameters()) if p.requires_grad]
+        thetas = [max(map(abs, row["chart"]["theta"])) for row in self.rows if row["chart"]]
+        found = {"theta_max_first": thetas[0], "theta_max": thetas[-1]} if thetas else {}
+        means = [abs(z) for row in self.rows for z in row["chart"].get("z_over_tau_mean", ())]
+        return [
+            {
+                "epochs": len(self.rows),
+                "metrics": last["metrics"] | found,
+                "peak": max(means, default=None),
+                "weights": dict(zip(TASKS, last["weight"], strict=True)),
+                "chart": last["chart"],
+                "parameters": sum(p.numel() for p in parameters),
+                "best": {"epoch": self.best_epoch, "value": self.best},
+            }
+        ]
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        dtype = AUTOCAST.get(self.schedule.precision)
+        return nullcontext() if dtype is None else torch.autocast(self._kind, dtype)
+
+    @contextmanager
+    def _kernels(self) -> Iterator[None]:
+        """cuDNN may measure which of its convolutions is fastest here."""
+        settings: Any = torch.backends.cudnn
+        before, settings.benchmark = settings.benchmark, True
+        try:
+            yield
+        finally:
+            settings.benchmark = before
+
+    @contextmanager
+    def _seeded(self, seed: int) -> Iterator[None]:
+        """The global streams, from which dropout draws, start at `seed` and are put back afterwards."""
+        devices = [torch.device(self.device)] if self._kind == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
+            yield
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {name: getattr(self, name) for name in _PLAIN}
+        return state | {
+            "network": self.network.state_dict(),
+            "balancer": self.balancer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in _PLAIN:
+            setattr(self, name, state[name])
+        self.taken = self.taken.to(self.device)
+        self.network.load_state_dict(state["network"])
+        self.balancer.load_state_dict(state["balancer"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        if self.scaler is not None:
+            self.scaler.load_state_dict(state["scaler"])
+
+
+_PLAIN = ("epoch", "rows", "best", "best_epoch", "best_state", "stopped", "taken")
+
+
+def _or_plain(compiled: Callable[..., Any], module: Callable[..., Any]) -> Callable[..., Any]:
+    """The compiled module until the compiler fails on it."""
+    from torch._dynamo.exc import TorchDynamoException  # takes seconds to import
+
+    chosen = [compiled]
+
+    def call(given: Any) -> Any:
+        try:
+            return chosen[0](given)
+        except TorchDynamoException as error:
+            warnings.warn(f"the network is not compiled: {type(error).__name__}: {error}", stacklevel=2)
+            chosen[0] = module
+            return module(given)
+
+    return call
