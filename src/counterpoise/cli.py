@@ -22,6 +22,7 @@ import counterpoise as cp
 from .lab.data.dense import DENSE
 from .lab.data.where import SOURCES, VARIABLE, data_folder, present
 from .lab.engine import CorruptWarning, RunError, Stack, Store, make_executor, plan, run_stacks
+from .lab.engine.ranks import started_by_torchrun
 from .lab.progress import Watch
 from .lab.report import Book
 from .lab.studies import PAPER_STUDIES, STUDIES, Cell, Study, find_study
@@ -121,6 +122,8 @@ def reproduce(
     _check_executor(executor, address, jobs)
     cells = (c for study in chosen for c in _cells(study, seeds, epochs, device, method, condition))
     runs = list(dict.fromkeys(cell.run for cell in cells))  # one may stand in several tables
+    if started_by_torchrun() and any(run.data.name not in DENSE for run in runs):
+        _fail("torchrun is for the studies of NYUv2: the others train many runs in one process already")
     store = Store(out)
     stacks = plan(runs, store)
     try:
@@ -133,6 +136,8 @@ def reproduce(
         _stopped(store, stacks)
     except RunError as error:
         _fail(str(error))
+    if started_by_torchrun() and os.environ["RANK"] != "0":
+        return
     book = Book(chosen, store, seeds=_seeds(seeds, chosen), epochs=epochs, device=device)
     book.show(console)
     written = book.write(out / "report")

@@ -85,7 +85,9 @@ def augmented(images: Images, draws: Draws) -> Batch:
     normals = _bilinear(images.normals, draws.order, rows, columns)
     mirrored = torch.where(draws.flip, -1.0, 1.0)
     normals = normals * torch.stack((mirrored, torch.ones_like(mirrored), torch.ones_like(mirrored)), 1)[:, None, None]
-    depth = _nearest(images.depth, draws.order, rows, columns).float() / draws.scale.view(-1, 1, 1)
+    depth = _nearest(images.depth, draws.order, rows, columns).to(torch.get_default_dtype()) / draws.scale.view(
+        -1, 1, 1
+    )
     label = _nearest(images.label, draws.order, rows, columns).long()
     return Batch(rgb.permute(0, 3, 1, 2), label, depth.unsqueeze(1), F.normalize(normals, dim=-1).permute(0, 3, 1, 2))
 
@@ -93,10 +95,10 @@ def augmented(images: Images, draws: Draws) -> Batch:
 def plain(images: Images, chosen: Tensor) -> Batch:
     """Images as they are, for evaluation."""
     return Batch(
-        images.rgb[chosen].float().div(255).permute(0, 3, 1, 2),
+        images.rgb[chosen].to(torch.get_default_dtype()).div(255).permute(0, 3, 1, 2),
         images.label[chosen].long(),
-        images.depth[chosen].float().unsqueeze(1),
-        images.normals[chosen].float().permute(0, 3, 1, 2),
+        images.depth[chosen].to(torch.get_default_dtype()).unsqueeze(1),
+        images.normals[chosen].to(torch.get_default_dtype()).permute(0, 3, 1, 2),
     )
 
 
@@ -122,8 +124,12 @@ def _bilinear(source: Tensor, chosen: Tensor, rows: _Axis, columns: _Axis) -> Te
 
     def along(row: Tensor) -> Tensor:
         at = row.unsqueeze(2)
-        left = source[which, at, columns.first.unsqueeze(1)].float()
-        return torch.lerp(left, source[which, at, columns.second.unsqueeze(1)].float(), columns.share[:, None, :, None])
+        left = source[which, at, columns.first.unsqueeze(1)].to(torch.get_default_dtype())
+        return torch.lerp(
+            left,
+            source[which, at, columns.second.unsqueeze(1)].to(torch.get_default_dtype()),
+            columns.share[:, None, :, None],
+        )
 
     return torch.lerp(along(rows.first), along(rows.second), rows.share[:, :, None, None])
 

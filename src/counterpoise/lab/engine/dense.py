@@ -116,7 +116,7 @@ class DenseTrainer:
             settings.donated_buffer = not self.in_gradient_space
             wrapped = torch.compile(module, dynamic=False)
         if self.world > 1 and not self.in_gradient_space and not evaluation:
-            return DistributedDataParallel(wrapped, broadcast_buffers=False)
+            return DistributedDataParallel(wrapped)
         return wrapped if wrapped is module else _or_plain(wrapped, module)
 
     def _held_out(self) -> Tensor:
@@ -167,21 +167,21 @@ class DenseTrainer:
         self._record(log, metrics)
 
     def _train(self) -> Tensor:
-        """One epoch; for each step the tasks' losses times pixels, pixels, weights and z/τ, (steps, 4, T)."""
+        """One epoch; for each step the tasks' losses times pixels, pixels, weights and z/τ, (4, steps, T)."""
         self.network.train()
         size = self.schedule.batch_size
         share = size // self.world
         if share * self.world != size:
             raise ValueError(f"batches of {size} cannot be shared by {self.world} processes")
         draws = draw(self.images, seed=self.run.seed, loader_seed=self.loader_seed, epoch=self.epoch)
-        log = torch.zeros(self.steps, 4, len(TASKS), device=self.device)
+        log = torch.zeros(4, self.steps, len(TASKS), device=self.device)
         for step in range(self.steps):
             start = step * size + self.rank * share
             batch = augmented(self.images, draws[start : start + share])
-            self._step(batch, log[step])
+            self._step(batch, log[:, step])
         self.network.eval()
         if self.world > 1:
-            dist.all_reduce(log[:, :2])
+            dist.all_reduce(log[:2])
         return log
 
     def _step(self, batch: Batch, log: Tensor) -> None:
@@ -267,8 +267,8 @@ class DenseTrainer:
 
     def _record(self, log: Tensor, metrics: dict[str, float]) -> None:
         seen = log.double().cpu()
-        each = seen[:, 0] / seen[:, 1].clamp_min(1)
-        weights, z = seen[:, 2], seen[:, 3]
+        each = seen[0] / seen[1].clamp_min(1)
+        weights, z = seen[2:]
         monitor = self.schedule.monitor
         value = -metrics[monitor[1:]] if monitor.startswith("-") else metrics[monitor]
         row: dict[str, Any] = {

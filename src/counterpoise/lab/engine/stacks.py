@@ -15,6 +15,7 @@ import torch
 
 import counterpoise as cp
 
+from . import ranks
 from .description import Run, content_hash
 from .methods import describe
 from .sections import random_streams, structure
@@ -24,7 +25,8 @@ from .trainers import AnyTrainer, is_dense, is_measured, make_trainer
 LARGEST = {("loss", "cpu"): 30, ("gradient", "cpu"): 10, ("loss", "cuda"): 4096, ("gradient", "cuda"): 4096}
 """Replicas in a stack. On a CPU larger ones are hardly faster, and smaller ones keep all processes busy."""
 
-CHECKPOINT_SECONDS = 5.0
+CHECKPOINT_SECONDS = {False: 5.0, True: 60.0}
+"""Between checkpoints; more for dense prediction, whose state takes a second to write."""
 
 
 @dataclass(frozen=True)
@@ -112,12 +114,16 @@ def execute(
     stack: Stack,
     root: Path | str,
     *,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    checkpoint_seconds: float | None = None,
     after_epoch: Callable[[AnyTrainer], None] | None = None,
 ) -> None:
-    """Trains a stack to its end, from its checkpoint if it has one, and writes what each run of it found."""
+    """Trains a stack to its end, from its checkpoint if it has one, and writes what each run of it found.
+
+    In a process group all ranks train it together, and the first one writes.
+    """
+    seconds = CHECKPOINT_SECONDS[is_dense(stack.runs[0])] if checkpoint_seconds is None else checkpoint_seconds
     with _threads(1 if stack.runs[0].device == "cpu" else torch.get_num_threads()):
-        _execute(stack, Store(root), checkpoint_seconds, after_epoch)
+        _execute(stack, Store(root), seconds, after_epoch)
 
 
 def _execute(
@@ -129,15 +135,20 @@ def _execute(
     state = store.load_checkpoint(study, key)
     if state is not None:
         trainer.load_state_dict(state)
+    ranks.meet()  # all have read before one writes
     saved = time.monotonic()
     while not trainer.done:
         trainer.train_epoch()
+        if not ranks.first():
+            continue
         store.save_progress(study, key, trainer.epoch, trainer.live)
         if time.monotonic() - saved >= checkpoint_seconds:
             store.save_checkpoint(study, key, trainer.state_dict())
             saved = time.monotonic()
         if after_epoch is not None:
             after_epoch(trainer)
+    if not ranks.first():
+        return
     for run, history, result in zip(stack.runs, trainer.history, trainer.results(), strict=True):
         if store.result(run) is None:
             store.finish(run, history, result)

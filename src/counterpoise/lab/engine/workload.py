@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..data import PROBLEMS, Dataset, training_factors
 from ..metrics import KINDS
+from ..metrics.kinds import wide
 from ..models import StackedMLP
 from .description import Run
 
@@ -102,7 +103,7 @@ class Rows(Workload):
 
     def _losses(self, batch: list[Tensor]) -> Tensor:
         x, *targets = batch
-        outputs = [_wide(out) for out in self.model(x)]
+        outputs = [wide(out) for out in self.model(x)]
         return torch.stack([k.loss(o, y) for k, o, y in zip(self.kinds, outputs, targets, strict=True)], 1)
 
     @torch.no_grad()
@@ -110,7 +111,7 @@ class Rows(Workload):
         for stream in self.model.streams:
             _draw_seed(stream)  # the pass over a validation loader takes a draw too
         x, *targets = self.held_out
-        outputs = [_wide(out) for out in self.model(x)]
+        outputs = [wide(out) for out in self.model(x)]
         triples = list(zip(self.kinds, outputs, targets, strict=True))
         return {
             "score": torch.stack([kind.score(out, y) for kind, out, y in triples], 1),
@@ -126,11 +127,6 @@ class Rows(Workload):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for stream, saved in zip(self.model.streams, state["streams"], strict=True):
             stream.set_state(saved)
-
-
-def _wide(out: Tensor) -> Tensor:
-    """Losses are taken in single precision at least, whatever the network computes in."""
-    return out.float() if out.element_size() < 4 else out
 
 
 @contextmanager

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .kinds import wide
+
 TASKS = ("seg", "depth", "normals")
 NEAREST, FARTHEST = 1e-3, 10.0  # metres between which predicted depth is scored
 WITHIN = (11.25, 22.5, 30.0)  # degrees
@@ -42,12 +44,13 @@ def losses(out: Mapping[str, Tensor], label: Tensor, depth: Tensor, normals: Ten
     Without any such pixel a loss is 0.
     """
     labelled, deep, faced = (mask.sum() for mask in masks(label, depth, normals))
-    seg = F.cross_entropy(out["seg"].float(), label, ignore_index=IGNORED, reduction="sum")
-    off = ((out["depth"].float() - depth).abs() * (depth > 0)).sum()
-    cosine = F.cosine_similarity(out["normals"].float(), normals, dim=1, eps=1e-8)
+    seg = F.cross_entropy(wide(out["seg"]), label, ignore_index=IGNORED, reduction="sum")
+    off = ((wide(out["depth"]) - depth).abs() * (depth > 0)).sum()
+    cosine = F.cosine_similarity(wide(out["normals"]), normals, dim=1, eps=1e-8)
     turned = ((1 - cosine) * _faced(normals)).sum()
-    count = torch.stack((labelled, deep, faced)).float()
-    return torch.stack((seg, off, turned)) / count.clamp_min(1), count
+    sums = torch.stack((seg, off, turned))
+    count = torch.stack((labelled, deep, faced)).to(sums.dtype)
+    return sums / count.clamp_min(1), count
 
 
 def masks(label: Tensor, depth: Tensor, normals: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -76,9 +79,9 @@ class DenseMetrics:
         labelled, deep, faced = masks(label, depth, normals)
         pairs = label * self.classes + out["seg"].argmax(1)
         self.confusion.scatter_add_(0, torch.where(labelled, pairs, 0).flatten(), labelled.flatten().long())
-        found = out["depth"].float().clamp(NEAREST, FARTHEST)
+        found = wide(out["depth"]).clamp(NEAREST, FARTHEST)
         error = (found - depth).abs() * deep
-        cosine = F.cosine_similarity(out["normals"].float(), normals, dim=1, eps=1e-8).clamp(-1, 1)
+        cosine = F.cosine_similarity(wide(out["normals"]), normals, dim=1, eps=1e-8).clamp(-1, 1)
         angle = torch.rad2deg(torch.acos(cosine))
         bins = (angle * (BINS / 180)).long().clamp(0, BINS - 1)
         self.angles.scatter_add_(0, bins.flatten(), faced.flatten().long())

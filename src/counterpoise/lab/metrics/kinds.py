@@ -31,6 +31,11 @@ class Task:
     width: int = 1
 
 
+def wide(out: Tensor) -> Tensor:
+    """Losses are taken in single precision at least, whatever the network computes in."""
+    return out.float() if out.element_size() < 4 else out
+
+
 def mean_squared_error(out: Tensor, y: Tensor) -> Tensor:
     return (out.squeeze(-1) - y).square().mean(-1)
 

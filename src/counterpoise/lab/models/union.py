@@ -5,11 +5,34 @@ dropout draws for all images and keeps the rank's own. So the processes together
 slices. (torch's SyncBatchNorm does not run on a CPU; this one runs everywhere.)
 """
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
 from torch.nn import functional as F
+
+from ..metrics.kinds import wide
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over ranks; so is its derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        total = value.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        total = grads[0].clone()
+        dist.all_reduce(total)
+        return total
+
+
+def all_reduce(value: Tensor) -> Tensor:
+    return _Sum.apply(value)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class UnionBatchNorm2d(nn.BatchNorm2d):
@@ -21,8 +44,8 @@ class UnionBatchNorm2d(nn.BatchNorm2d):
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
-        x = input.float()
-        count = torch.full((1,), float(x.numel() // x.shape[1]), device=x.device)
+        x = wide(input)
+        count = torch.full((1,), x.numel() // x.shape[1], device=x.device, dtype=x.dtype)
         # Two rounds rather than E[x²] − E[x]²: the difference of two large numbers loses its digits.
         total, count = all_reduce(torch.cat((x.sum((0, 2, 3)), count))).split([x.shape[1], 1])
         mean = total / count
