@@ -5,6 +5,7 @@ and depth by the nearest pixel, as `torch.nn.functional.interpolate` does it on 
 things look closer; a mirrored normal points the other way in x.
 """
 
+import hashlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -71,10 +72,7 @@ def stream(seed: int, epoch: int, purpose: int) -> torch.Generator:
 
 def mixed(seed: int, epoch: int, purpose: int) -> int:
     """One seed out of three numbers, far apart for neighbours."""
-    word = seed
-    for number in (epoch, purpose):
-        word = ((word ^ number) * 0x9E3779B97F4A7C15 + 0xD1B54A32D192ED03) % (1 << 63)
-    return word
+    return int.from_bytes(hashlib.sha256(f"{seed} {epoch} {purpose}".encode()).digest()[:7], "big")
 
 
 def augmented(images: Images, draws: Draws) -> Batch:
@@ -85,9 +83,7 @@ def augmented(images: Images, draws: Draws) -> Batch:
     normals = _bilinear(images.normals, draws.order, rows, columns)
     mirrored = torch.where(draws.flip, -1.0, 1.0)
     normals = normals * torch.stack((mirrored, torch.ones_like(mirrored), torch.ones_like(mirrored)), 1)[:, None, None]
-    depth = _nearest(images.depth, draws.order, rows, columns).to(torch.get_default_dtype()) / draws.scale.view(
-        -1, 1, 1
-    )
+    depth = _real(_nearest(images.depth, draws.order, rows, columns)) / draws.scale.view(-1, 1, 1)
     label = _nearest(images.label, draws.order, rows, columns).long()
     return Batch(rgb.permute(0, 3, 1, 2), label, depth.unsqueeze(1), F.normalize(normals, dim=-1).permute(0, 3, 1, 2))
 
@@ -95,11 +91,16 @@ def augmented(images: Images, draws: Draws) -> Batch:
 def plain(images: Images, chosen: Tensor) -> Batch:
     """Images as they are, for evaluation."""
     return Batch(
-        images.rgb[chosen].to(torch.get_default_dtype()).div(255).permute(0, 3, 1, 2),
+        _real(images.rgb[chosen]).div(255).permute(0, 3, 1, 2),
         images.label[chosen].long(),
-        images.depth[chosen].to(torch.get_default_dtype()).unsqueeze(1),
-        images.normals[chosen].to(torch.get_default_dtype()).permute(0, 3, 1, 2),
+        _real(images.depth[chosen]).unsqueeze(1),
+        _real(images.normals[chosen]).permute(0, 3, 1, 2),
     )
+
+
+def _real(stored: Tensor) -> Tensor:
+    """As numbers to compute with."""
+    return stored.to(torch.get_default_dtype())
 
 
 class _Axis:
@@ -124,12 +125,8 @@ def _bilinear(source: Tensor, chosen: Tensor, rows: _Axis, columns: _Axis) -> Te
 
     def along(row: Tensor) -> Tensor:
         at = row.unsqueeze(2)
-        left = source[which, at, columns.first.unsqueeze(1)].to(torch.get_default_dtype())
-        return torch.lerp(
-            left,
-            source[which, at, columns.second.unsqueeze(1)].to(torch.get_default_dtype()),
-            columns.share[:, None, :, None],
-        )
+        left, right = (_real(source[which, at, x.unsqueeze(1)]) for x in (columns.first, columns.second))
+        return torch.lerp(left, right, columns.share[:, None, :, None])
 
     return torch.lerp(along(rows.first), along(rows.second), rows.share[:, :, None, None])
 
