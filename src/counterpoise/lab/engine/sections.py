@@ -17,7 +17,7 @@ from .optim import Group
 def structure(recipe: Recipe) -> tuple[object, ...]:
     """What two runs must have in common to share a balancer: all but rates, decays and clips."""
     weighting = structure(recipe.weighting) if recipe.weighting else None
-    return recipe.name, recipe.options, weighting, recipe.optimizer, recipe.start
+    return recipe.name, recipe.options, weighting, recipe.optimizer, recipe.start, recipe.joined
 
 
 def random_streams(method: str) -> Literal["none", "one", "each"]:
@@ -85,13 +85,14 @@ class Sections(nn.Module):
             rows += [{name: column[r] for name, column in values.items()} for r in range(size)]
         return rows
 
-    def groups(self) -> list[Group]:
-        """An optimiser for the coordinates of each section that has any."""
-        return [
-            coordinates(balancer, runs)
-            for balancer, runs in zip(self._each(), self.runs, strict=True)
-            if any(True for _ in balancer.parameters())
-        ]
+    def groups(self) -> list[tuple[slice, Group]]:
+        """An optimiser for the coordinates of each section that has any, with the rows of its runs."""
+        found, first = [], 0
+        for balancer, runs in zip(self._each(), self.runs, strict=True):
+            if any(True for _ in balancer.parameters()):
+                found.append((slice(first, first + len(runs)), coordinates(balancer, runs)))
+            first += len(runs)
+        return found
 
 
 def build(recipe: Recipe, tasks: tuple[str, ...], seeds: list[int]) -> cp.Balancer:
@@ -118,5 +119,5 @@ def coordinates(balancer: cp.Balancer, runs: Sequence[Run]) -> Group:
         optimizer=recipes[0].optimizer,
         lr=[run.network_lr if recipe.lr is None else recipe.lr for run, recipe in zip(runs, recipes, strict=True)],
         weight_decay=[recipe.weight_decay for recipe in recipes],
-        clip=[recipe.clip for recipe in recipes],
+        clip=[run.network_clip if recipe.joined else recipe.clip for run, recipe in zip(runs, recipes, strict=True)],
     )

@@ -18,11 +18,13 @@ from .description import Run, content_hash
 from .sections import random_streams, structure
 from .store import Store
 from .trainer import Trainer
+from .workload import WORKLOADS
 
 LARGEST = {("loss", "cpu"): 30, ("gradient", "cpu"): 10, ("loss", "cuda"): 4096, ("gradient", "cuda"): 4096}
 """Replicas in a stack. On a CPU larger ones are hardly faster, and smaller ones keep all processes busy."""
 
 CHECKPOINT_SECONDS = 5.0
+CHECKPOINT_SHARE = 0.05  # of the time at most: the checkpoint of a large stack takes long to write
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def stackable(run: Run) -> tuple[object, ...]:
     if schedule.decay == "cosine":  # its last share of lr is the same for all only if lr is
         schedule = replace(schedule, lr=run.network_lr)
     alone = run.key if run.schedule.precision == "fp16" or random_streams(run.recipe.name) == "one" else None
-    return run.study, run.data.name, run.model, schedule, run.device, method, alone
+    return run.study, WORKLOADS[run.data.name].shape(run), run.model, schedule, run.device, method, alone
 
 
 def make_stacks(runs: Iterable[Run], largest: int | None = None) -> list[Stack]:
@@ -84,11 +86,18 @@ def make_stacks(runs: Iterable[Run], largest: int | None = None) -> list[Stack]:
         for run in group:
             order.setdefault(structure(run.recipe), []).append(run)
         ordered = [run for section in order.values() for run in section]
-        limit = largest or LARGEST[space_of(ordered[0]), ordered[0].device.split(":")[0]]
+        limit = largest or usual_size(ordered[0])
         count = -(-len(ordered) // limit)
         cuts = [round(i * len(ordered) / count) for i in range(count + 1)]
         stacks += [Stack(tuple(ordered[a:b])) for a, b in pairwise(cuts)]
     return stacks
+
+
+def usual_size(run: Run) -> int:
+    """How many runs like this one are stacked."""
+    device = run.device.split(":")[0]
+    own = WORKLOADS[run.data.name].crowd(run) if device == "cpu" else None
+    return own or LARGEST[space_of(run), device]
 
 
 def plan(runs: Sequence[Run], store: Store, largest: int | None = None) -> list[Stack]:
@@ -121,13 +130,15 @@ def _execute(
     state = store.load_checkpoint(study, key)
     if state is not None:
         trainer.load_state_dict(state)
-    saved = time.monotonic()
+    saved, pause = time.monotonic(), checkpoint_seconds
     while not trainer.done:
         trainer.train_epoch()
         store.save_progress(study, key, trainer.epoch, trainer.live)
-        if time.monotonic() - saved >= checkpoint_seconds:
+        started = time.monotonic()
+        if started - saved >= pause:
             store.save_checkpoint(study, key, trainer.state_dict())
             saved = time.monotonic()
+            pause = max(checkpoint_seconds, (saved - started) / CHECKPOINT_SHARE) if checkpoint_seconds else 0.0
         if after_epoch is not None:
             after_epoch(trainer)
     for run, history, result in zip(stack.runs, trainer.history, trainer.results(), strict=True):

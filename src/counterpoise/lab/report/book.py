@@ -7,7 +7,7 @@ import pandas as pd
 from rich.console import Console
 
 from ..engine import Store
-from ..engine.store import write_whole
+from ..files import write_whole
 from ..studies import Study
 from . import figures, ledger, tables
 from .frame import collect

@@ -3,6 +3,8 @@
 from typing import Any
 
 MARKS: dict[str, dict[str, Any]] = {
+    "Static": {"color": "#777777", "marker": "."},
+    "GradNormProxy": {"color": "#332288", "marker": ">"},
     "BPGS": {"color": "#0072B2", "marker": "o"},
     "BPGS (raw ω)": {"color": "#56B4E9", "marker": "o", "linestyle": "--", "markerfacecolor": "white"},
     "Kendall": {"color": "#E69F00", "marker": "s"},

@@ -2,13 +2,13 @@
 
 from difflib import get_close_matches
 
-from . import heterogeneous, knobs, learning_theta, normalisation, rescaling, scale_stress
+from . import heterogeneous, knobs, learning_theta, normalisation, rescaling, rf1, scale_stress, yeast
 from .base import Cell, Condition, Study
 from .beyond import BEYOND
 
 PAPER_STUDIES = (rescaling.STUDY, normalisation.STUDY, scale_stress.STUDY, heterogeneous.STUDY)
 STUDIES: dict[str, Study] = {
-    study.name: study for study in (*PAPER_STUDIES, learning_theta.STUDY, knobs.STUDY, *BEYOND)
+    study.name: study for study in (*PAPER_STUDIES, yeast.STUDY, rf1.STUDY, learning_theta.STUDY, knobs.STUDY, *BEYOND)
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from ..engine import Recipe, Run, Schedule, Spec, recipe, spec
 from .claims import Claim
@@ -37,6 +37,8 @@ class Condition:
     problem: str = ""  # where it is not the study's
     schedule: tuple[tuple[str, Any], ...] = ()  # what differs from the study's
     only: tuple[str, ...] = ()  # the methods that are run here; none: all
+    model: Spec | None = None  # where it is not the study's
+    asked: bool = False  # run only where it is named
 
 
 @dataclass(frozen=True)
@@ -66,16 +68,19 @@ class Study:
     model: Spec = field(default_factory=lambda: spec("mlp", hidden=64))
     metrics: tuple[str, ...] = ("macro",)
     ddof: int = 1  # of the standard deviations, as the paper took them
+    layout: Literal["conditions", "metrics"] = "conditions"  # what the columns of its tables are
+    brief: bool = False  # run at the paper's seeds alone, unless others are named
     rates: tuple[float, ...] = ()  # learning rates of which each method gets its best; none: the schedule's
     paper: Paper = field(default_factory=dict)
+    saturation: tuple[float, float] | None = None  # the paper's largest |z|/τ, ever and in the last epoch
     claims: tuple[Claim, ...] = ()
 
     def grid(
         self, *, seeds: Iterable[int] | None = None, epochs: int | None = None, device: str = "cpu"
     ) -> Iterator[Cell]:
-        """Every run of the study, at the ten seeds and the paper's unless others are named."""
+        """Every run of the study, at the ten seeds and the paper's (or the paper's alone) unless others are named."""
         named = None if seeds is None else tuple(dict.fromkeys(seeds))
-        everything = tuple(dict.fromkeys((*self.seeds, *self.ten)))
+        everything = self.seeds if self.brief else self.every_seed
         for method, base in self.methods.items():
             for rate in self.rates or (None,):
                 trained = base if rate is None else replace(base, network_lr=rate)
@@ -86,7 +91,12 @@ class Study:
                     schedule = replace(self.schedule, **dict(condition.schedule))
                     schedule = replace(schedule, epochs=epochs or schedule.epochs)
                     for seed in named or (self.seeds if condition.extra else everything):
-                        yield Cell(method, condition, Run(self.name, data, self.model, trained, seed, schedule, device))
+                        model = condition.model or self.model
+                        yield Cell(method, condition, Run(self.name, data, model, trained, seed, schedule, device))
+
+    @property
+    def every_seed(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys((*self.seeds, *self.ten)))
 
     def parts(self) -> dict[str, list[Condition]]:
         """The conditions of each table."""

@@ -140,6 +140,11 @@ def ahead(method: str, others: Sequence[str], conditions: Sequence[str], metric:
     return all_of(score(method, c, metric) - score(other, c, metric) > 0 for other in others for c in conditions)
 
 
+def below(method: str, others: Sequence[str], conditions: Sequence[str], metric: str) -> Statement:
+    """The method has less than each of the others: it is ahead where a metric is an error."""
+    return all_of(score(other, c, metric) - score(method, c, metric) > 0 for other in others for c in conditions)
+
+
 def drop(method: str, start: str, end: str) -> Quantity:
     return score(method, start) - score(method, end)
 
