@@ -1,6 +1,7 @@
 """The command line: what there is, run it again, look at it."""
 
 import importlib.util
+import os
 import warnings
 from enum import StrEnum
 from pathlib import Path
@@ -18,8 +19,10 @@ import torch
 
 import counterpoise as cp
 
+from .lab.data import DataError
+from .lab.data.fetch import FETCHED, fetch
 from .lab.data.where import SOURCES, VARIABLE, data_folder, present
-from .lab.engine import CorruptWarning, RunError, Stack, Store, make_executor, plan, run_stacks
+from .lab.engine import CorruptWarning, Run, RunError, Stack, Store, make_executor, plan, run_stacks
 from .lab.progress import Watch
 from .lab.report import Book
 from .lab.studies import PAPER_STUDIES, STUDIES, Cell, Study, find_study
@@ -42,6 +45,8 @@ Seeds = Annotated[
 ]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Fewer or more epochs than the study's.", show_default=False)]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:0.")]
+Data = Annotated[Path | None, typer.Option("--data", help=f"Data folder; default: ${VARIABLE}.", show_default=False)]
+Quick = Annotated[bool, typer.Option("--quick", help="A smaller form of the study, where it has one.")]
 Methods = Annotated[list[str] | None, typer.Option("--method", help="Only these methods.", show_default=False)]
 Conditions = Annotated[list[str] | None, typer.Option("--condition", help="Only these columns.", show_default=False)]
 
@@ -71,7 +76,7 @@ def studies(
     if study is None:
         table = Table(Column("study", no_wrap=True), "question", "runs", "finished")
         for entry in STUDIES.values():
-            runs = [cell.run for cell in entry.grid(device=device)]
+            runs = [cell.run for cell in select(entry, entry.grid(device=device), None, None)]
             finished = sum(store.result(run) is not None for run in runs)
             table.add_row(entry.name, entry.question, str(len(runs)), str(finished))
         console.print(table)
@@ -98,12 +103,15 @@ def reproduce(
     out: Out = Path("runs"),
     method: Methods = None,
     condition: Conditions = None,
+    data: Data = None,
+    quick: Quick = False,
 ) -> None:
     """Runs studies (those runs that are not finished yet), and shows and writes tables, claims and figures."""
-    chosen = [_study(name) for name in names] if names else list(PAPER_STUDIES)
+    chosen = [_study(name, quick) for name in names] if names else list(PAPER_STUDIES)
     device = _device(device)
     _check_executor(executor, address, jobs)
     runs = [c.run for study in chosen for c in _cells(study, seeds, epochs, device, method, condition)]
+    _check_data(runs, data)
     store = Store(out)
     stacks = plan(runs, store)
     try:
@@ -129,28 +137,68 @@ def show(
     seeds: Seeds = None,
     epochs: Epochs = None,
     device: Device = "cpu",
+    quick: Quick = False,
 ) -> None:
     """The tables of a study, ours beside the paper's, and its claims."""
-    chosen = _study(study)
+    chosen = _study(study, quick)
     Book([chosen], Store(out), seeds=_seeds(seeds, [chosen]), epochs=epochs, device=_device(device)).show(console)
+
+
+class DataAction(StrEnum):
+    list = "list"
+    fetch = "fetch"
 
 
 @app.command()
 def data(
-    folder: Annotated[Path | None, typer.Option(help=f"Data folder; default: ${VARIABLE}.", show_default=False)] = None,
+    action: Annotated[DataAction, typer.Argument(help="list, or fetch those that are named.")] = DataAction.list,
+    names: Annotated[list[str] | None, typer.Argument(help="Data sets to fetch.", show_default=False)] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", "--data", help=f"Data folder; default: ${VARIABLE}.", show_default=False)
+    ] = None,
 ) -> None:
     """Which data sets lie where, which are missing, and how to get them. The synthetic studies need none."""
     where = data_folder(folder)
-    console.print(f"data folder: {where or f'not set (--folder, or the environment variable {VARIABLE})'}")
-    table = Table("data", "what", "here", "how to get it")
+    if action is DataAction.fetch:
+        _fetch(names or [], where)
+        return
+    console.print(f"data folder: {where or f'not set (--data, or the environment variable {VARIABLE})'}")
+    table = Table(Column("data", no_wrap=True), "what", "here", "how to get it")
     for source in SOURCES:
         table.add_row(source.name, source.what, "yes" if present(source, where) else "no", source.get)
     console.print(table)
 
 
-def _study(name: str) -> Study:
+def _fetch(names: list[str], where: Path | None) -> None:
+    if not names:
+        _fail(f"name what to fetch: {', '.join(FETCHED)}")
+    if where is None:
+        _fail(f"no data folder: name one with --data, or with the environment variable {VARIABLE}")
+    for name in names:
+        try:
+            for path in fetch(name, where):
+                console.print(f"written: {path}")
+        except DataError as error:
+            _fail(str(error))
+
+
+def _check_data(runs: list[Run], given: Path | None) -> None:
+    """Fails if a study's data are not here; workers find the folder in their environment."""
+    where = data_folder(given)
+    if given is not None:
+        os.environ[VARIABLE] = str(given.resolve())
+    needed = {run.data.name for run in runs}
+    missing = [source for source in SOURCES if source.name in needed and not present(source, where)]
+    if missing:
+        places = "; ".join(f"{source.name}: {source.get}" for source in missing)
+        folder = where or f"which is not set: --data, or the environment variable {VARIABLE}"
+        _fail(f"data are missing in the data folder ({folder}). {places}")
+
+
+def _study(name: str, quick: bool = False) -> Study:
     try:
-        return find_study(name)
+        study = find_study(name)
+        return study.smaller() if quick else study
     except ValueError as error:
         _fail(str(error))
 

@@ -32,11 +32,11 @@ class Sections(nn.Module):
     Any mixture of loss-space methods is one backward. A gradient-space method needs the stack for itself.
     """
 
-    def __init__(self, runs: Sequence[Run], tasks: tuple[str, ...], device: str) -> None:
+    def __init__(self, runs: Sequence[Run], tasks: tuple[str, ...], device: str, passes: str = "auto") -> None:
         super().__init__()
         sections = [list(section) for _, section in groupby(runs, key=lambda run: structure(run.recipe))]
         self.runs, self.sizes = sections, [len(section) for section in sections]
-        built = [build(section[0].recipe, tasks, [run.seed for run in section]) for section in sections]
+        built = [build(section[0].recipe, tasks, [run.seed for run in section], passes) for section in sections]
         self.balancers = nn.ModuleList(built).to(device)
         needs = [cp.describe(section[0].recipe.name).needs for section in sections]
         self.needs_after = any("step_end" in need for need in needs)
@@ -95,9 +95,11 @@ class Sections(nn.Module):
         return found
 
 
-def build(recipe: Recipe, tasks: tuple[str, ...], seeds: list[int]) -> cp.Balancer:
+def build(recipe: Recipe, tasks: tuple[str, ...], seeds: list[int], passes: str = "auto") -> cp.Balancer:
     """A balancer for len(seeds) replicas."""
     options: dict[str, Any] = dict(recipe.options)
+    if cp.describe(recipe.name).space == "gradient":
+        options.setdefault("passes", passes)
     if recipe.weighting is not None:
         options["weighting"] = build(recipe.weighting, tasks, seeds)
     streams = random_streams(recipe.name)

@@ -54,6 +54,8 @@ class Columns(Workload):
         ).to(device)
         self.centre, self.spread = parts.statistics(self.targets)
         self.seen = torch.zeros((), dtype=torch.bool, device=device)  # whether running statistics have started
+        if device != "cpu":  # a device is given all tasks at once: one by one, their small kernels would not fill it
+            self.passes = "batched"
         kwargs: dict[str, Any] = {"head_dropout": self.labels} | first.model.kwargs
         seeds = [run.seed for run in runs]
         self.model = StackedTrunk(seeds, data.x.shape[1], len(self.tasks), **kwargs).to(device)

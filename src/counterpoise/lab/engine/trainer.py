@@ -22,7 +22,7 @@ class Trainer:
         first = runs[0]
         self.runs, self.schedule, self.device = list(runs), first.schedule, first.device
         self.workload: Workload = WORKLOADS[first.data.name](runs)
-        self.sections = Sections(runs, self.workload.tasks, first.device)
+        self.sections = Sections(runs, self.workload.tasks, first.device, self.workload.passes)
         self.network = Group(
             list(self.workload.network.parameters()),
             len(runs),

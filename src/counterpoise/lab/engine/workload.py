@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ class Workload(ABC):
     tasks: tuple[str, ...]
     replicas: int
     network: nn.Module
+    passes: Literal["auto", "batched"] = "auto"  # how gradient-space methods get task gradients
     metrics: tuple[str, ...] = ()  # what `evaluate` measures besides, (R,) each
 
     @abstractmethod

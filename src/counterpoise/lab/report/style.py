@@ -16,6 +16,11 @@ MARKS: dict[str, dict[str, Any]] = {
     "ℓ1-UW-O": {"color": "#AA4499", "marker": "X"},
     "EMA-UW-O": {"color": "#44AA99", "marker": "d"},
     "IMTL-L": {"color": "#999933", "marker": "<"},
+    "FAMO": {"color": "#117733", "marker": "*"},
+    "CAGrad": {"color": "#AA3377", "marker": "h"},
+    "Nash-MTL": {"color": "#66CCEE", "marker": "p"},
+    "BPGS + PCGrad": {"color": "#004488", "marker": "8"},
+    "Single-task": {"color": "#BBBBBB", "marker": "_"},
 }
 
 RC: dict[Any, Any] = {

@@ -2,13 +2,14 @@
 
 from difflib import get_close_matches
 
-from . import heterogeneous, knobs, learning_theta, normalisation, rescaling, rf1, scale_stress, yeast
+from . import heterogeneous, knobs, learning_theta, normalisation, rescaling, rf1, scale_stress, tabular, yeast
 from .base import Cell, Condition, Study
 from .beyond import BEYOND
 
 PAPER_STUDIES = (rescaling.STUDY, normalisation.STUDY, scale_stress.STUDY, heterogeneous.STUDY)
 STUDIES: dict[str, Study] = {
-    study.name: study for study in (*PAPER_STUDIES, yeast.STUDY, rf1.STUDY, learning_theta.STUDY, knobs.STUDY, *BEYOND)
+    study.name: study
+    for study in (*PAPER_STUDIES, yeast.STUDY, rf1.STUDY, tabular.STUDY, learning_theta.STUDY, knobs.STUDY, *BEYOND)
 }
 
 

@@ -72,6 +72,7 @@ class Score(Quantity):
 OPERATIONS: dict[str, Callable[..., Values]] = {
     "-": np.subtract,
     "/": np.divide,
+    "mean": lambda *values: np.mean(values, axis=0),
     "range": lambda *values: np.max(values, axis=0) - np.min(values, axis=0),
     "norm": lambda *values: np.sqrt(np.sum(np.square(values), axis=0)),
 }
@@ -157,6 +158,10 @@ def relative_drop(method: str, start: str, end: str) -> Quantity:
 def spread(*quantities: Quantity) -> Quantity:
     """The largest less the smallest."""
     return Combined("range", quantities)
+
+
+def mean_of(quantities: Iterable[Quantity]) -> Quantity:
+    return Combined("mean", tuple(quantities))
 
 
 def combined_sd(*scores: Score) -> Quantity:

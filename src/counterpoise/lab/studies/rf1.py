@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from .base import Study
+from .base import Saturation, Study
 from .claims import Claim, Statement, ahead, all_of, below, score
 from .real_data import AUTHORS, METHODS, OTHERS, RESIDUAL, SEEDS, chart_claims, condition, paper, row_claims
 
@@ -19,7 +19,7 @@ PAPER = paper(
         "BPGS":          "-0.429±0.213 30.158±0.952 23.548±0.908",
     },
 )  # fmt: skip
-SATURATION = (0.8937, 0.89)
+SATURATION = Saturation(8, 0.8937, 0.89, "authors")
 
 
 def best(method: str, metric: str) -> Statement:
@@ -65,6 +65,6 @@ STUDY = Study(
         ),
         Claim("BPGS's RMSE is within about 2 % of the best", "§5.5", near_the_best("BPGS", "rmse", 0.025)),
         Claim("BPGS's MAE is within about 2 % of the best", "§5.5", near_the_best("BPGS", "mae", 0.025)),
-        *chart_claims(*SATURATION),
+        *chart_claims(SATURATION),
     ),
 )

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from .base import Study
+from .base import Saturation, Study
 from .claims import Claim, ahead
 from .real_data import AUTHORS, METHODS, OTHERS, RESIDUAL, SEEDS, chart_claims, condition, paper, row_claims
 
@@ -19,7 +19,7 @@ PAPER = paper(
         "BPGS":          "0.436±0.006 0.616±0.008 0.773±0.003",
     },
 )  # fmt: skip
-SATURATION = (0.7017, 0.69)
+SATURATION = Saturation(14, 0.7017, 0.69, "authors")
 
 STUDY = Study(
     name="yeast",
@@ -48,6 +48,6 @@ STUDY = Study(
             & ahead("GradNormProxy", ["UWSO"], ["authors"], "macro_f1")
             & ahead("BPGS", ["UWSO"], ["authors"], "micro_f1"),
         ),
-        *chart_claims(*SATURATION),
+        *chart_claims(SATURATION),
     ),
 )
