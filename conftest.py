@@ -9,6 +9,7 @@ import torch
 MAY_SKIP = {
     "tests/lab/test_executors.py": "needs Ray",
     "tests/lab/test_nyuv2.py": "needs NYUv2 (COUNTERPOISE_DATA)",
+    "tests/lab/test_tables.py": "needs the real data",
     "tests/test_cuda.py": "needs a CUDA device",
     "tests/test_cuda_gradients.py": "needs a CUDA device",
     "tests/test_compile.py": "needs a C++ compiler",

@@ -19,9 +19,13 @@ import torch
 
 import counterpoise as cp
 
+from .lab.data import DataError
 from .lab.data.dense import DENSE
+from .lab.data.fetch import FETCHED, fetch
+from .lab.data.nyuv2 import FILE
+from .lab.data.nyuv2_sources import read_source, write_zip
 from .lab.data.where import SOURCES, VARIABLE, data_folder, present
-from .lab.engine import CorruptWarning, RunError, Stack, Store, make_executor, plan, run_stacks
+from .lab.engine import CorruptWarning, Run, RunError, Stack, Store, make_executor, plan, run_stacks
 from .lab.engine.ranks import started_by_torchrun
 from .lab.progress import Watch
 from .lab.report import Book
@@ -46,7 +50,9 @@ Seeds = Annotated[
 ]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Fewer or more epochs than the study's.", show_default=False)]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:0.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A smaller form of the study, where it has one.")]
 Methods = Annotated[list[str] | None, typer.Option("--method", help="Only these methods.", show_default=False)]
+SCENES = "scenes"
 DataChoice = Annotated[
     str | None,
     typer.Option(
@@ -55,7 +61,6 @@ DataChoice = Annotated[
         show_default=False,
     ),
 ]
-Quick = Annotated[bool, typer.Option("--quick", help="A small version, for a look on a CPU.")]
 Conditions = Annotated[list[str] | None, typer.Option("--condition", help="Only these columns.", show_default=False)]
 
 
@@ -86,7 +91,7 @@ def studies(
     if study is None:
         table = Table(Column("study", no_wrap=True), "question", "runs", "finished")
         for entry in STUDIES.values():
-            runs = [cell.run for cell in entry.grid(device=device)]
+            runs = [cell.run for cell in select(entry, entry.grid(device=device), None, None)]
             finished = sum(store.result(run) is not None for run in runs)
             table.add_row(entry.name, entry.question, str(len(runs)), str(finished))
         console.print(table)
@@ -122,6 +127,7 @@ def reproduce(
     _check_executor(executor, address, jobs)
     cells = (c for study in chosen for c in _cells(study, seeds, epochs, device, method, condition))
     runs = list(dict.fromkeys(cell.run for cell in cells))  # one may stand in several tables
+    _check_data(runs, data)
     if started_by_torchrun() and any(run.data.name not in DENSE for run in runs):
         _fail("torchrun is for the studies of NYUv2: the others train many runs in one process already")
     store = Store(out)
@@ -159,32 +165,92 @@ def show(
     Book([chosen], Store(out), seeds=_seeds(seeds, [chosen]), epochs=epochs, device=device).show(console)
 
 
+class DataAction(StrEnum):
+    list = "list"
+    fetch = "fetch"
+    pack = "pack"
+
+
 @app.command()
 def data(
-    folder: Annotated[Path | None, typer.Option(help=f"Data folder; default: ${VARIABLE}.", show_default=False)] = None,
+    action: Annotated[
+        DataAction, typer.Argument(help="list, fetch those that are named, or pack nyuv2.")
+    ] = DataAction.list,
+    names: Annotated[list[str] | None, typer.Argument(help="Data sets to fetch or pack.", show_default=False)] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", "--data", help=f"Data folder; default: ${VARIABLE}.", show_default=False)
+    ] = None,
+    given: Annotated[
+        Path | None,
+        typer.Option("--from", help="nyu_depth_v2_labeled.mat, or a folder of .npy files.", show_default=False),
+    ] = None,
+    to: Annotated[Path | None, typer.Option(help="The zip; default: in the data folder.", show_default=False)] = None,
 ) -> None:
     """Which data sets lie where, which are missing, and how to get them. The synthetic studies need none."""
     where = data_folder(folder)
-    console.print(f"data folder: {where or f'not set (--folder, or the environment variable {VARIABLE})'}")
-    table = Table("data", "what", "here", "how to get it")
+    if action is DataAction.fetch:
+        _fetch(names or [], where)
+        return
+    if action is DataAction.pack:
+        _pack(names or [], given, to or (where and where / "nyuv2" / FILE))
+        return
+    console.print(f"data folder: {where or f'not set (--data, or the environment variable {VARIABLE})'}")
+    table = Table(Column("data", no_wrap=True), "what", "here", "how to get it")
     for source in SOURCES:
         table.add_row(source.name, source.what, "yes" if present(source, where) else "no", source.get)
     console.print(table)
 
 
+def _fetch(names: list[str], where: Path | None) -> None:
+    if not names:
+        _fail(f"name what to fetch: {', '.join(FETCHED)}")
+    if where is None:
+        _fail(f"no data folder: name one with --data, or with the environment variable {VARIABLE}")
+    for name in names:
+        try:
+            for path in fetch(name, where):
+                console.print(f"written: {path}")
+        except DataError as error:
+            _fail(str(error))
+
+
+def _pack(names: list[str], source: Path | None, to: Path | None) -> None:
+    """Turns either form of NYUv2 into the compact zip."""
+    if names != ["nyuv2"]:
+        _fail(
+            f"pack turns NYUv2 into one zip: counterpoise data pack nyuv2 --from …, not {' '.join(names) or 'nothing'}"
+        )
+    if source is None or to is None:
+        _fail(f"say where NYUv2 is (--from) and where the zip goes (--to, or {VARIABLE})")
+    try:
+        images = read_source(source)
+        write_zip(images, to)
+    except DataError as error:
+        _fail(str(error))
+    console.print(f"{len(images)} images packed into {to} ({to.stat().st_size / 2**20:.0f} MB)")
+
+
+def _check_data(runs: list[Run], given: str | None) -> None:
+    """Fails if a study's data are not here; workers find the folder in their environment."""
+    if given not in (None, SCENES):
+        os.environ[VARIABLE] = str(Path(given).resolve())
+    where = data_folder()
+    needed = {run.data.name for run in runs}
+    missing = [source for source in SOURCES if source.name in needed and not present(source, where)]
+    if missing:
+        places = "; ".join(f"{source.name}: {source.get}" for source in missing)
+        folder = where or f"which is not set: --data, or the environment variable {VARIABLE}"
+        _fail(f"data are missing in the data folder ({folder}). {places}")
+
+
 def _study(name: str, data: str | None = None, quick: bool = False) -> Study:
-    """The study by this name, on the data that was named; a folder is made known to all workers."""
     try:
         study = find_study(name)
-        if data == "scenes" or (quick and study.problem in DENSE):
+        if study.problem in DENSE and (quick or data == SCENES):
             return on_scenes(study, small=quick)
+        return study.smaller() if quick else study
     except ValueError as error:
         _fail(str(error))
-    if data is not None:
-        if not Path(data).is_dir():
-            _fail(f'--data is {data!r}, expected a folder or "scenes"')
-        os.environ[VARIABLE] = data
-    return study
 
 
 def _cells(

@@ -17,9 +17,10 @@ from scipy.io import savemat
 from typer.testing import CliRunner
 
 from counterpoise.cli import app
-from counterpoise.lab.data import cache
+from counterpoise.lab.data import DataError, cache
+from counterpoise.lab.data.arff import CACHE_VARIABLE
 from counterpoise.lab.data.dense import load_images
-from counterpoise.lab.data.images import IGNORED, DataError, Images
+from counterpoise.lab.data.images import IGNORED, Images
 from counterpoise.lab.data.nyuv2 import FILE, read_zip
 from counterpoise.lab.data.nyuv2_sources import read_folder, read_mat, read_source, write_zip
 from counterpoise.lab.data.scenes import scenes
@@ -86,7 +87,10 @@ def shorter(content: Members) -> None:
 
 
 def without(name: str) -> Callable[[Members], None]:
-    return lambda content: content.pop(name) and None
+    def damage(content: Members) -> None:
+        del content[name]
+
+    return damage
 
 
 def smaller(content: Members) -> None:
@@ -158,13 +162,13 @@ def write_mat(folder: Path, rooms: Images) -> Path:
     """The official file's axes are MATLAB's: (images, channels, width, height), at 480 × 640."""
     count = len(rooms)
     with h5py.File(folder / "nyu_depth_v2_labeled.mat", "w") as file:
-        large = torch.nn.functional.interpolate(rooms.rgb.permute(0, 3, 1, 2).float(), (480, 640), mode="nearest")
+        large = torch.nn.functional.interpolate(rooms.rgb.permute(0, 3, 1, 2).float(), (480, 640), mode="nearest-exact")
         file["images"] = large.byte().permute(0, 1, 3, 2).numpy()
-        deep = torch.nn.functional.interpolate(rooms.depth[:, None].float(), (480, 640), mode="nearest")[:, 0]
+        deep = torch.nn.functional.interpolate(rooms.depth[:, None].float(), (480, 640), mode="nearest-exact")[:, 0]
         file["depths"] = deep.permute(0, 2, 1).numpy()
         raw = rooms.label.long() * 60 + 61  # class c stands for the raw classes 60c + 61 to 60c + 120
         raw[rooms.label == IGNORED] = 0
-        wide = torch.nn.functional.interpolate(raw[:, None].float(), (480, 640), mode="nearest")[:, 0]
+        wide = torch.nn.functional.interpolate(raw[:, None].float(), (480, 640), mode="nearest-exact")[:, 0]
         file["labels"] = wide.permute(0, 2, 1).numpy().astype(np.uint16)
     forty = np.clip((np.arange(1, 895) - 1) // 60, 0, 13)  # raw class → 0 (none) to 13, of 40
     savemat(folder / "classMapping40.mat", {"mapClass": forty[None].astype(np.uint8)})
@@ -256,7 +260,7 @@ def test_either_form_is_packed_from_the_command_line(rooms: Images, tmp_path: Pa
 def test_decoded_images_are_cached_and_a_changed_file_is_another(
     rooms: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     made = []
 
     def make() -> Images:
@@ -269,7 +273,7 @@ def test_decoded_images_are_cached_and_a_changed_file_is_another(
     (tmp_path / "a" / "depth.npy").write_bytes(b"torn")
     cache.cached("a", make)
     assert len(made) == 2
-    monkeypatch.setenv(cache.VARIABLE, "")
+    monkeypatch.setenv(CACHE_VARIABLE, "")
     cache.cached("a", make)
     assert len(made) == 3
 

@@ -9,25 +9,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from .arff import CACHE_VARIABLE, cache_folder
 from .images import PLANES, Images
-
-VARIABLE = "COUNTERPOISE_CACHE"
-
-
-def cache_folder() -> Path | None:
-    """Where decoded data is kept: $COUNTERPOISE_CACHE (empty: nowhere), or the user's cache folder."""
-    named = os.environ.get(VARIABLE)
-    if named is not None:
-        return Path(named) if named else None
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "counterpoise"
 
 
 def cached(name: str, make: Callable[[], Images]) -> Images:
-    """What `make` returns, from the cache if it is there; a cache that cannot be read or written is done without."""
-    root = cache_folder()
-    if root is None:
+    """What `make` returns, from the cache if it is there; a cache that cannot be read or written is done without.
+
+    Decoded images are large: an empty $COUNTERPOISE_CACHE says not to keep them.
+    """
+    if os.environ.get(CACHE_VARIABLE) == "":
         return make()
-    folder = root / name
+    folder = cache_folder() / name
     try:
         return _load(folder)
     except (OSError, ValueError):

@@ -7,8 +7,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from . import normals, nyuv2
+from .arff import DataError
 from .cache import cached
-from .images import DataError, Images
+from .images import Images
 from .nyuv2_sources import read_folder, read_mat
 from .scenes import scenes
 from .subset import half

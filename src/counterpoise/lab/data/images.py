@@ -13,10 +13,6 @@ IGNORED = 255  # the label of a pixel that belongs to no class
 FARTHEST = 10.0  # metres: depth is cut off there
 
 
-class DataError(ValueError):
-    """A data set that is not what it should be: names the file, what was expected and what was found."""
-
-
 @dataclass(frozen=True)
 class Images:
     """N images as they are kept: small types, channels last. Depth 0 and normal 0 mean unknown."""

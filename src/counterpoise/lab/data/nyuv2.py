@@ -21,7 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .images import CLASSES, FARTHEST, DataError, Images
+from .arff import DataError
+from .images import CLASSES, FARTHEST, Images
 from .normals import KINECT, normals
 
 SIZE = (288, 384)

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from .images import CLASSES, FARTHEST, IGNORED, DataError, Images
+from .arff import DataError
+from .images import CLASSES, FARTHEST, IGNORED, Images
 from .nyuv2 import LEVELS, SIZE, normals_of
 
 Array = NDArray[Any]
@@ -47,13 +48,13 @@ def read_mat(path: Path, *, device: str = "cpu") -> Images:
         rgb, label, depth = [], [], []
         for number in range(count):  # one at a time: the whole file is 3 GB; MATLAB's axes are the other way round
             rgb.append(_shrunk(torch.from_numpy(found["images"][number]).mT.float(), "bilinear").round().byte())
-            depth.append(_shrunk(torch.from_numpy(found["depths"][number]).T.float()[None], "nearest")[0])
+            depth.append(_shrunk(torch.from_numpy(found["depths"][number]).T.float()[None], "nearest-exact")[0])
             raw = found["labels"][number].T.astype(np.int64)
             if raw.max() >= len(thirteen):
                 raise DataError(
                     f"{path}: labels has class {raw.max()} in image {number}, expected at most {RAW_CLASSES}"
                 )
-            label.append(_shrunk(torch.from_numpy(thirteen[raw]).float()[None], "nearest")[0].byte())
+            label.append(_shrunk(torch.from_numpy(thirteen[raw]).float()[None], "nearest-exact")[0].byte())
     split = _splits(path.parent / SPLITS, count)
     metres = torch.stack(depth).clamp(0, FARTHEST).half().to(device)
     pictures = torch.stack(rgb).permute(0, 2, 3, 1).contiguous().to(device)

@@ -18,7 +18,7 @@ from .optim import Group
 def structure(recipe: Recipe) -> tuple[object, ...]:
     """What two runs must have in common to share a balancer: all but rates, decays and clips."""
     weighting = structure(recipe.weighting) if recipe.weighting else None
-    return recipe.name, recipe.options, weighting, recipe.optimizer, recipe.start
+    return recipe.name, recipe.options, weighting, recipe.optimizer, recipe.start, recipe.joined
 
 
 def random_streams(method: str) -> Literal["none", "one", "each"]:
@@ -33,11 +33,11 @@ class Sections(nn.Module):
     Any mixture of loss-space methods is one backward. A gradient-space method needs the stack for itself.
     """
 
-    def __init__(self, runs: Sequence[Run], tasks: tuple[str, ...], device: str) -> None:
+    def __init__(self, runs: Sequence[Run], tasks: tuple[str, ...], device: str, passes: str = "auto") -> None:
         super().__init__()
         sections = [list(section) for _, section in groupby(runs, key=lambda run: structure(run.recipe))]
         self.runs, self.sizes = sections, [len(section) for section in sections]
-        built = [build(section[0].recipe, tasks, [run.seed for run in section]) for section in sections]
+        built = [build(section[0].recipe, tasks, [run.seed for run in section], passes) for section in sections]
         self.balancers = nn.ModuleList(built).to(device)
         needs = [describe(section[0].recipe.name).needs for section in sections]
         self.needs_after = any("step_end" in need for need in needs)
@@ -71,13 +71,14 @@ class Sections(nn.Module):
         """For each run the chart of its last step: μ, ς̄, z/τ, θ; empty for methods without one."""
         return [row for b, size in zip(self._each(), self.sizes, strict=True) for row in charts(b, size)]
 
-    def groups(self) -> list[Group]:
-        """An optimiser for the coordinates of each section that has any."""
-        return [
-            coordinates(balancer, runs)
-            for balancer, runs in zip(self._each(), self.runs, strict=True)
-            if any(True for _ in balancer.parameters())
-        ]
+    def groups(self) -> list[tuple[slice, Group]]:
+        """An optimiser for the coordinates of each section that has any, with the rows of its runs."""
+        found, first = [], 0
+        for balancer, runs in zip(self._each(), self.runs, strict=True):
+            if any(True for _ in balancer.parameters()):
+                found.append((slice(first, first + len(runs)), coordinates(balancer, runs)))
+            first += len(runs)
+        return found
 
 
 def charts(balancer: cp.Balancer, size: int) -> list[dict[str, Any]]:
@@ -92,9 +93,13 @@ def charts(balancer: cp.Balancer, size: int) -> list[dict[str, Any]]:
     return [{name: column[r] for name, column in lists.items()} for r in range(size)]
 
 
-def build(recipe: Recipe, tasks: tuple[str, ...], seeds: list[int], *, stacked: bool = True) -> cp.Balancer:
+def build(
+    recipe: Recipe, tasks: tuple[str, ...], seeds: list[int], passes: str = "auto", *, stacked: bool = True
+) -> cp.Balancer:
     """A balancer for len(seeds) replicas; for a single run without a replica dimension, where it is not stacked."""
     options: dict[str, Any] = dict(recipe.options)
+    if describe(recipe.name).space == "gradient":
+        options.setdefault("passes", passes)
     if recipe.weighting is not None:
         options["weighting"] = build(recipe.weighting, tasks, seeds, stacked=stacked)
     streams = random_streams(recipe.name)
@@ -116,5 +121,5 @@ def coordinates(balancer: cp.Balancer, runs: Sequence[Run]) -> Group:
         optimizer=recipes[0].optimizer,
         lr=[run.network_lr if recipe.lr is None else recipe.lr for run, recipe in zip(runs, recipes, strict=True)],
         weight_decay=[recipe.weight_decay for recipe in recipes],
-        clip=[recipe.clip for recipe in recipes],
+        clip=[run.network_clip if recipe.joined else recipe.clip for run, recipe in zip(runs, recipes, strict=True)],
     )

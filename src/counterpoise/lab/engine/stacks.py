@@ -20,13 +20,14 @@ from .description import Run, content_hash
 from .methods import describe
 from .sections import random_streams, structure
 from .store import Store
-from .trainers import AnyTrainer, is_dense, is_measured, make_trainer
+from .trainers import is_dense, is_measured, make_trainer
+from .workload import WORKLOADS
 
 LARGEST = {("loss", "cpu"): 30, ("gradient", "cpu"): 10, ("loss", "cuda"): 4096, ("gradient", "cuda"): 4096}
 """Replicas in a stack. On a CPU larger ones are hardly faster, and smaller ones keep all processes busy."""
 
-CHECKPOINT_SECONDS = {False: 5.0, True: 60.0}
-"""Between checkpoints; more for dense prediction, whose state takes a second to write."""
+CHECKPOINT_SECONDS = 5.0
+CHECKPOINT_SHARE = 0.05  # of the time at most: the checkpoint of a large stack takes long to write
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def stackable(run: Run) -> tuple[object, ...]:
     if schedule.decay == "cosine":  # its last share of lr is the same for all only if lr is
         schedule = replace(schedule, lr=run.network_lr)
     alone = run.key if run.schedule.precision == "fp16" or random_streams(run.recipe.name) == "one" else None
-    return run.study, run.data.name, run.model, schedule, run.device, method, alone
+    return run.study, WORKLOADS[run.data.name].shape(run), run.model, schedule, run.device, method, alone
 
 
 def make_stacks(runs: Iterable[Run], largest: int | None = None) -> list[Stack]:
@@ -93,11 +94,18 @@ def make_stacks(runs: Iterable[Run], largest: int | None = None) -> list[Stack]:
         for run in group:
             order.setdefault(structure(run.recipe), []).append(run)
         ordered = [run for section in order.values() for run in section]
-        limit = largest or LARGEST[space_of(ordered[0]), ordered[0].device.split(":")[0]]
+        limit = largest or usual_size(ordered[0])
         count = -(-len(ordered) // limit)
         cuts = [round(i * len(ordered) / count) for i in range(count + 1)]
         stacks += [Stack(tuple(ordered[a:b])) for a, b in pairwise(cuts)]
     return stacks
+
+
+def usual_size(run: Run) -> int:
+    """How many runs like this one are stacked."""
+    device = run.device.split(":")[0]
+    own = WORKLOADS[run.data.name].crowd(run) if device == "cpu" and not is_dense(run) else None
+    return own or LARGEST[space_of(run), device]
 
 
 def plan(runs: Sequence[Run], store: Store, largest: int | None = None) -> list[Stack]:
@@ -114,21 +122,18 @@ def execute(
     stack: Stack,
     root: Path | str,
     *,
-    checkpoint_seconds: float | None = None,
-    after_epoch: Callable[[AnyTrainer], None] | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    after_epoch: Callable[[Any], None] | None = None,
 ) -> None:
     """Trains a stack to its end, from its checkpoint if it has one, and writes what each run of it found.
 
     In a process group all ranks train it together, and the first one writes.
     """
-    seconds = CHECKPOINT_SECONDS[is_dense(stack.runs[0])] if checkpoint_seconds is None else checkpoint_seconds
     with _threads(1 if stack.runs[0].device == "cpu" else torch.get_num_threads()):
-        _execute(stack, Store(root), seconds, after_epoch)
+        _execute(stack, Store(root), checkpoint_seconds, after_epoch)
 
 
-def _execute(
-    stack: Stack, store: Store, checkpoint_seconds: float, after_epoch: Callable[[AnyTrainer], None] | None
-) -> None:
+def _execute(stack: Stack, store: Store, checkpoint_seconds: float, after_epoch: Callable[[Any], None] | None) -> None:
     study, key = stack.study, stack.key
     started = time.monotonic()
     trainer = make_trainer(stack.runs)
@@ -136,15 +141,17 @@ def _execute(
     if state is not None:
         trainer.load_state_dict(state)
     ranks.meet()  # all have read before one writes
-    saved = time.monotonic()
+    saved, pause = time.monotonic(), checkpoint_seconds
     while not trainer.done:
         trainer.train_epoch()
         if not ranks.first():
             continue
         store.save_progress(study, key, trainer.epoch, trainer.live)
-        if time.monotonic() - saved >= checkpoint_seconds:
+        started = time.monotonic()
+        if started - saved >= pause:
             store.save_checkpoint(study, key, trainer.state_dict())
             saved = time.monotonic()
+            pause = max(checkpoint_seconds, (saved - started) / CHECKPOINT_SHARE) if checkpoint_seconds else 0.0
         if after_epoch is not None:
             after_epoch(trainer)
     if not ranks.first():

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import os
 import shutil
 import warnings
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..files import write_whole as write_whole
 from .description import Run
 
 DESCRIPTION, HISTORY, RESULT, CHECKPOINT, PROGRESS, CIRCUMSTANCES = (
@@ -146,18 +146,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(v) for v in value]
     return value
-
-
-def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Puts a file in its place in one step: a reader, or a crash, sees the old file or the new one.
-
-    A durable file has also reached the disk before it takes its place.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(draft, "wb") as file:
-        file.write(content)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(draft, path)

@@ -30,10 +30,43 @@ def collect(
             found["reach"] = max(map(abs, position), default=float("nan"))
             found |= {"peak": result.get("peak"), "epochs": result.get("epochs")} | result.get("metrics", {})
             rows.append(place | found | result.get("scores", {}))
-    frame = pd.DataFrame(rows, columns=None if rows else [*COLUMNS, *study.metrics])
+    frame = _joined(study, pd.DataFrame(rows, columns=None if rows else [*COLUMNS, *study.metrics]))
     if "delta_m" in study.metrics:
         frame = _with_deltas(frame)
     return _best_rates(frame) if study.rates else frame
+
+
+def _joined(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
+    """Tasks that were trained alone as one row, the mean and the worst of their scores, where none is missing."""
+    alone = frame["method"] == study.single
+    if not study.single or not alone.any():
+        return frame
+    tasks = {condition.key: condition.targets for condition in study.conditions}
+    groups = frame[alone].groupby(["method", "condition", "seed"])
+    rows = groups.agg(lr=("lr", "first"), macro=("macro", "mean"), worst=("worst", "min"), count=("macro", "size"))
+    rows = rows.reset_index()
+    whole = rows["count"] == rows["condition"].map(tasks)
+    return pd.concat([frame[~alone], rows[whole].drop(columns="count")], ignore_index=True)
+
+
+def curves(
+    study: Study,
+    condition: str,
+    store: Store,
+    *,
+    seeds: Iterable[int] | None = None,
+    epochs: int | None = None,
+    device: str = "cpu",
+) -> pd.DataFrame:
+    """What the finished runs of one condition recorded: method, seed, epoch, the study's metrics, the watched loss."""
+    rows = []
+    for cell in study.grid(seeds=seeds or study.every_seed, epochs=epochs, device=device):
+        if cell.condition.key == condition and store.result(cell.run) is not None:
+            for row in store.history(cell.run):
+                place = {"method": cell.method, "seed": cell.run.seed, "epoch": row["epoch"]}
+                loss = {"loss": None if row["monitor"] is None else -row["monitor"]}
+                rows.append(place | {metric: row[metric] for metric in study.metrics} | loss)
+    return pd.DataFrame(rows)
 
 
 def _with_deltas(frame: pd.DataFrame) -> pd.DataFrame:

@@ -14,7 +14,10 @@ from . import (
     nyuv2_overhead,
     nyuv2_stop_gradient,
     rescaling,
+    rf1,
     scale_stress,
+    tabular,
+    yeast,
 )
 from .base import Cell, Condition, Study
 from .beyond import BEYOND
@@ -29,7 +32,17 @@ NYUV2_STUDIES = (
     nyuv2_overhead.STUDY,
 )
 STUDIES: dict[str, Study] = {
-    study.name: study for study in (*PAPER_STUDIES, *NYUV2_STUDIES, learning_theta.STUDY, knobs.STUDY, *BEYOND)
+    study.name: study
+    for study in (
+        *PAPER_STUDIES,
+        yeast.STUDY,
+        rf1.STUDY,
+        *NYUV2_STUDIES,
+        tabular.STUDY,
+        learning_theta.STUDY,
+        knobs.STUDY,
+        *BEYOND,
+    )
 }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ..engine import Recipe, Run, Schedule, Spec, recipe, spec
+from ..engine.description import frozen
 from .claims import Claim
 
 AUTHORS = Schedule(epochs=20, batch_size=64, optimizer="adam", lr=3e-3, weight_decay=1e-4, clip=5.0, shared="all")
@@ -39,6 +40,7 @@ class Condition:
     only: tuple[str, ...] = ()  # the methods that are run here; none: all
     model: Spec | None = None  # where it is not the study's
     asked: bool = False  # run only where it is named
+    targets: int = 0  # how many tasks there are to be trained alone
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,24 @@ class Cell:
     method: str
     condition: Condition
     run: Run
+
+
+@dataclass(frozen=True)
+class Saturation:
+    """A row of the paper's table on the bounded chart: how near BPGS comes to its edge."""
+
+    tasks: int
+    largest: float  # |z|/τ, ever
+    cap: float  # |z|/τ in the last epoch, at most
+    condition: str
+
+
+@dataclass(frozen=True)
+class Quick:
+    """What a study's quick form has instead."""
+
+    seeds: tuple[int, ...]
+    changes: tuple[tuple[str, Any], ...] = ()
 
 
 Paper = Mapping[str, Mapping[str, Mapping[str, tuple[float, float]]]]
@@ -68,11 +88,13 @@ class Study:
     model: Spec = field(default_factory=lambda: spec("mlp", hidden=64))
     metrics: tuple[str, ...] = ("macro",)
     ddof: int = 1  # of the standard deviations, as the paper took them
-    layout: Literal["conditions", "metrics"] = "conditions"  # what the columns of its tables are
+    layout: Literal["conditions", "metrics", "ranks"] = "conditions"  # the columns of its tables; or methods by rank
+    single: str = ""  # the method that trains each task alone, a run for each
     brief: bool = False  # run at the paper's seeds alone, unless others are named
     rates: tuple[float, ...] = ()  # learning rates of which each method gets its best; none: the schedule's
     paper: Paper = field(default_factory=dict)
-    saturation: tuple[float, float] | None = None  # the paper's largest |z|/τ, ever and in the last epoch
+    saturation: Saturation | None = None
+    quick: Quick | None = None
     claims: tuple[Claim, ...] = ()
 
     def grid(
@@ -87,14 +109,29 @@ class Study:
                 for condition in self.conditions:
                     if condition.only and method not in condition.only:
                         continue
-                    data = Spec(condition.problem or self.problem, condition.options)
                     schedule = replace(self.schedule, **dict(condition.schedule))
                     schedule = replace(schedule, epochs=epochs or schedule.epochs)
                     if device == "cpu" and schedule.precision == "fp16":
                         schedule = replace(schedule, precision="fp32")  # a processor has no fast half precision
-                    for seed in named or (self.seeds if condition.extra else everything):
-                        model = condition.model or self.model
-                        yield Cell(method, condition, Run(self.name, data, model, trained, seed, schedule, device))
+                    model = condition.model or self.model
+                    for data in self._problems(method, condition):
+                        for seed in named or (self.seeds if condition.extra else everything):
+                            yield Cell(method, condition, Run(self.name, data, model, trained, seed, schedule, device))
+
+    def _problems(self, method: str, condition: Condition) -> Iterator[Spec]:
+        """What a method is trained on in a column: its problem, or each task of it alone."""
+        name = condition.problem or self.problem
+        if method != self.single:
+            yield Spec(name, condition.options)
+            return
+        for target in range(condition.targets):
+            yield Spec(name, frozen(**dict(condition.options), target=target))
+
+    def smaller(self) -> Study:
+        """The quick form of a study."""
+        if self.quick is None:
+            raise ValueError(f"{self.name} has no quick form: take a slice with --seeds, --method, --condition")
+        return replace(self, seeds=self.quick.seeds, ten=self.quick.seeds, brief=True, **dict(self.quick.changes))
 
     @property
     def every_seed(self) -> tuple[int, ...]:

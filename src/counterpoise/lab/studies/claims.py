@@ -72,6 +72,7 @@ class Score(Quantity):
 OPERATIONS: dict[str, Callable[..., Values]] = {
     "-": np.subtract,
     "/": np.divide,
+    "mean": lambda *values: np.mean(values, axis=0),
     "range": lambda *values: np.max(values, axis=0) - np.min(values, axis=0),
     "norm": lambda *values: np.sqrt(np.sum(np.square(values), axis=0)),
     "variation": lambda *values: np.std(values, axis=0) / np.abs(np.mean(values, axis=0)),
@@ -163,6 +164,10 @@ def spread(*quantities: Quantity) -> Quantity:
 def variation(*quantities: Quantity) -> Quantity:
     """The coefficient of variation: standard deviation (ddof 0) over mean."""
     return Combined("variation", quantities)
+
+
+def mean_of(quantities: Iterable[Quantity]) -> Quantity:
+    return Combined("mean", tuple(quantities))
 
 
 def combined_sd(*scores: Score) -> Quantity:

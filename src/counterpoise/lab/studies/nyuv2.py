@@ -1,7 +1,7 @@
 """NYUv2 (§5.2): segmentation, depth and surface normals of indoor scenes by one SegNet."""
 
 from ..engine import recipe
-from .base import Study
+from .base import Saturation, Study
 from .claims import Claim, ahead, below, score
 from .dense import (
     BPGS,
@@ -111,6 +111,6 @@ STUDY = Study(
     layout="metrics",
     brief=True,
     paper=PAPER,
-    saturation=(0.9327, 0.84),
+    saturation=Saturation(3, 0.9327, 0.84, "main"),
     claims=CLAIMS,
 )
