@@ -30,7 +30,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Draws:
-    """An epoch's random choices, one for each image in its order; all tensors are on the device of the images."""
+    """An epoch's random choices, one for each image in its order."""
 
     order: Tensor  # which image
     scale: Tensor  # s
@@ -40,14 +40,25 @@ class Draws:
     left: Tensor
     flip: Tensor
 
-    def __getitem__(self, part: slice) -> "Draws":
-        return Draws(**{name: value[part] for name, value in vars(self).items()})
+    def take(self, places: Tensor) -> "Draws":
+        """Those of some places in the order."""
+        return Draws(**{name: value.index_select(0, places) for name, value in vars(self).items()})
+
+    def to(self, device: str | torch.device) -> "Draws":
+        return Draws(**{name: value.to(device) for name, value in vars(self).items()})
+
+    def become(self, other: "Draws") -> None:
+        """Takes over another epoch's draws, in place; from pinned memory without a wait."""
+        cuda = self.order.is_cuda
+        for name, value in vars(self).items():
+            new = getattr(other, name)
+            value.copy_(new.pin_memory() if cuda else new, non_blocking=cuda)
 
 
 def draw(images: Images, *, seed: int, loader_seed: int, epoch: int) -> Draws:
-    """An epoch's draws. They follow from the seeds and the epoch alone, so a resumed run makes the same.
+    """An epoch's draws, made on the host. They follow from the seeds and the epoch alone: a resumed run makes the same.
 
-    The order comes from the loader's seed, crops and flips from the run's. They are made on the host, and sent at once.
+    The order comes from the loader's seed, crops and flips from the run's.
     """
     rows, (height, width) = len(images.train), images.size
     order = torch.randperm(rows, generator=stream(loader_seed, epoch, 0))
@@ -58,11 +69,7 @@ def draw(images: Images, *, seed: int, loader_seed: int, epoch: int) -> Draws:
     spot = torch.rand(2, rows, generator=generator)
     top, left = (spot[0] * (height - tall + 1)).long(), (spot[1] * (width - wide + 1)).long()
     flip = torch.rand(rows, generator=generator) < 0.5
-    device = images.rgb.device
-    whole = torch.stack((images.train[order], tall, wide, top, left, flip.long()))
-    whole, scale = (t.pin_memory() if device.type == "cuda" else t for t in (whole, scale))
-    order, tall, wide, top, left, flip = whole.to(device, non_blocking=True).unbind()
-    return Draws(order, scale.to(device, non_blocking=True), tall, wide, top, left, flip.bool())
+    return Draws(images.train[order], scale, tall, wide, top, left, flip)
 
 
 def stream(seed: int, epoch: int, purpose: int) -> torch.Generator:

@@ -13,12 +13,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 import counterpoise as cp
 
-from ..data.augment import Batch, augmented, draw, mixed, plain
+from ..data.augment import Batch, Draws, augmented, draw, mixed, plain
 from ..data.dense import load_images
 from ..data.images import CLASSES, IGNORED
 from ..metrics.dense import TASKS, DenseMetrics, losses
 from ..models import SegNet
 from .description import Run
+from .graphs import Replayed
 from .methods import describe
 from .optim import schedule_factor
 from .sections import build, charts
@@ -46,7 +47,7 @@ class DenseTrainer:
     """Trains one run, epoch by epoch, alone or as one of several processes; can be saved and loaded between epochs."""
 
     def __init__(self, run: Run) -> None:
-        self.run, self.schedule, self.device = run, run.schedule, run.device
+        self.run, self.schedule, self.device, self.epoch = run, run.schedule, run.device, 0
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.images = load_images(run.data.name, run.data.kwargs, run.device)
         self.loader_seed = int(run.data.kwargs.get("loader_seed", run.seed))
@@ -59,13 +60,16 @@ class DenseTrainer:
         self.needs_after = "step_end" in method.needs
         self.in_gradient_space = method.space == "gradient"
         self.losses = self._compiled(Losses(self.network, self._autocast))
-        self.predict = self._compiled(self.network, evaluation=True)
-        self.held_out = self._held_out()
         self.scaler = torch.amp.GradScaler(self._kind) if self.schedule.precision == "fp16" else None
         self.lr_table = self._lr_table()
         self.taken = torch.zeros(1, dtype=torch.long, device=run.device)  # steps that no overflow has skipped
         self.optimizers, self.rates = self._optimizers()
-        self.epoch = 0
+        self.at = torch.zeros(1, dtype=torch.long, device=run.device)  # the batch of the epoch that comes next
+        self.draws = self._draw().to(run.device)
+        self.log = torch.zeros(4, self.steps, len(TASKS), device=run.device)
+        self.metrics = DenseMetrics(len(CLASSES), run.device)
+        self.held_out = self._held_out()
+        self.step, self.measure = self._replayed(self._step, train=True), self._replayed(self._measure)
         self.rows: list[dict[str, Any]] = []
         self.best, self.best_epoch, self.stopped = -float("inf"), 0, False
         self.best_state: dict[str, Tensor] = {}
@@ -106,7 +110,7 @@ class DenseTrainer:
         layout = torch.channels_last if self._kind == "cuda" else torch.contiguous_format
         return network.to(self.device).to(memory_format=layout)  # type: ignore[call-overload, no-any-return]
 
-    def _compiled(self, module: nn.Module, *, evaluation: bool = False) -> Callable[[Any], Any]:
+    def _compiled(self, module: nn.Module) -> Callable[[Any], Any]:
         """Compiled on CUDA; what the compiler cannot take is run as it is. COUNTERPOISE_COMPILE=0: never compiled."""
         wrapped: Any = module
         if self._kind == "cuda" and os.environ.get("COUNTERPOISE_COMPILE") != "0":
@@ -115,14 +119,33 @@ class DenseTrainer:
 
             settings.donated_buffer = not self.in_gradient_space
             wrapped = torch.compile(module, dynamic=False)
-        if self.world > 1 and not self.in_gradient_space and not evaluation:
+        if self.world > 1 and not self.in_gradient_space:
             return DistributedDataParallel(wrapped)
         return wrapped if wrapped is module else _or_plain(wrapped, module)
 
+    def _replayed(self, step: Callable[[], None], *, train: bool = False) -> Callable[[], None]:
+        """Captured in a CUDA graph, where that is known to work. COUNTERPOISE_GRAPH=0: never, =all: wherever possible.
+
+        A training step is known to if the method is in loss space and keeps no count of steps in Python.
+        """
+        wish = os.environ.get("COUNTERPOISE_GRAPH", "1")
+        plain_method = not describe(self.run.recipe.name).needs
+        if self._kind != "cuda" or wish == "0" or self.world > 1 or (train and not plain_method and wish != "all"):
+            return step
+        return Replayed(step, self._forget_scaling)
+
+    def _forget_scaling(self) -> None:
+        """A step that broke off may have unscaled already."""
+        if self.scaler is not None:
+            self.scaler._per_optimizer_states.clear()
+
     def _held_out(self) -> Tensor:
-        """The held-out images, filled up to whole batches by the first one, which does not count again."""
-        order, size = self.images.held_out, self.schedule.batch_size
+        """The held-out images, filled up to whole batches on all ranks by the first one, which does not count again."""
+        order, size = self.images.held_out, self.schedule.batch_size * self.world
         return torch.cat((order, order[:1].expand(-len(order) % size))).to(self.device)
+
+    def _draw(self) -> Draws:
+        return draw(self.images, seed=self.run.seed, loader_seed=self.loader_seed, epoch=self.epoch)
 
     def _optimizers(self) -> tuple[list[torch.optim.Optimizer], list[float]]:
         """AdamW for the network, another for what the method learns; and what each takes of the table's rate."""
@@ -138,14 +161,15 @@ class DenseTrainer:
             {"params": decayed, "weight_decay": run.schedule.weight_decay},
             {"params": spared, "weight_decay": 0.0},
         ]
-        kinds = {"adam": torch.optim.AdamW, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
-        fused = self._kind == "cuda"
-        found: list[torch.optim.Optimizer] = [kinds[run.schedule.optimizer](groups, lr=self._rate(), fused=fused)]
+        if run.schedule.optimizer != "adamw" or recipe.optimizer != "adam":
+            raise ValueError(f"{run}: dense prediction is trained by AdamW, not by {run.schedule.optimizer}")
+        options: dict[str, Any] = {"fused": True, "capturable": True} if self._kind == "cuda" else {}
+        found: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=self._rate(), **options)]
         rates = [1.0]
         coordinates = list(self.balancer.parameters())
         if coordinates:
             one = [{"params": coordinates, "weight_decay": recipe.weight_decay}]
-            found.append(kinds[recipe.optimizer](one, lr=self._rate(), fused=fused))
+            found.append(torch.optim.AdamW(one, lr=self._rate(), **options))
             rates.append(1.0 if recipe.lr is None else recipe.lr / run.network_lr)
         return found, rates
 
@@ -169,22 +193,25 @@ class DenseTrainer:
     def _train(self) -> Tensor:
         """One epoch; for each step the tasks' losses times pixels, pixels, weights and z/τ, (4, steps, T)."""
         self.network.train()
-        size = self.schedule.batch_size
-        share = size // self.world
-        if share * self.world != size:
-            raise ValueError(f"batches of {size} cannot be shared by {self.world} processes")
-        draws = draw(self.images, seed=self.run.seed, loader_seed=self.loader_seed, epoch=self.epoch)
-        log = torch.zeros(4, self.steps, len(TASKS), device=self.device)
-        for step in range(self.steps):
-            start = step * size + self.rank * share
-            batch = augmented(self.images, draws[start : start + share])
-            self._step(batch, log[:, step])
+        if self.schedule.batch_size % self.world:
+            raise ValueError(f"batches of {self.schedule.batch_size} cannot be shared by {self.world} processes")
+        self.draws.become(self._draw())
+        self.at.zero_()
+        for _ in range(self.steps):
+            self.step()
         self.network.eval()
         if self.world > 1:
-            dist.all_reduce(log[:2])
-        return log
+            dist.all_reduce(self.log[:2])
+        return self.log
 
-    def _step(self, batch: Batch, log: Tensor) -> None:
+    def _places(self) -> Tensor:
+        """Where this rank's images of the next batch stand in the order of the epoch."""
+        share = self.schedule.batch_size // self.world
+        return self.at * self.schedule.batch_size + self.rank * share + torch.arange(share, device=self.device)
+
+    def _step(self) -> None:
+        """The next batch of the epoch. What changes from step to step lies on the device: the step can be replayed."""
+        batch = augmented(self.images, self.draws.take(self._places()))
         found, counts = self._losses(batch)
         for optimizer in self.optimizers:
             optimizer.zero_grad()
@@ -193,10 +220,11 @@ class DenseTrainer:
         if self.world > 1 and self.in_gradient_space:
             cp.average_gradients(self.heads)
         with torch.no_grad():
-            self._log(log, torch.stack(found), counts)
+            self._note(torch.stack(found), counts)
             self._step_optimizers()
             if self.needs_after:
                 self.balancer.step_end(self._losses(batch)[0], **options)
+            self.at += 1
 
     def _losses(self, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor]:
         found, counts = self.losses(batch)
@@ -204,14 +232,14 @@ class DenseTrainer:
             found = tuple(loss * factor for loss, factor in zip(found, self.factors.unbind(), strict=True))
         return found, counts
 
-    def _log(self, log: Tensor, found: Tensor, counts: Tensor) -> None:
-        """Between backward and step: θ is still the one that gave these weights."""
-        log[0], log[1] = found.detach() * counts, counts
+    def _note(self, found: Tensor, counts: Tensor) -> None:
+        """Into the log, between backward and step: θ is still the one that gave these weights."""
         weights = self.balancer.weights
-        log[2] = torch.nan if weights is None else weights
+        weights = torch.full_like(found, torch.nan) if weights is None else weights.to(found.dtype)
         theta = getattr(getattr(self.balancer, "weighting", None) or self.balancer, "theta", None)
-        if theta is not None:
-            log[3] = torch.tanh(theta / 2)  # 2σ(θ) − 1
+        position = torch.zeros_like(found) if theta is None else torch.tanh(theta / 2)  # 2σ(θ) − 1
+        row = torch.stack((found.detach() * counts, counts, weights, position.to(found.dtype)))
+        self.log.index_copy_(1, self.at, row.unsqueeze(1))
 
     def _step_optimizers(self) -> None:
         """Unscales, clips, steps; after an overflow neither parameters nor the schedule move. The host never looks."""
@@ -249,21 +277,29 @@ class DenseTrainer:
         if own and recipe.clip is not None:
             nn.utils.clip_grad_norm_(own, recipe.clip)
 
-    @torch.no_grad()
     def _evaluate(self) -> dict[str, float]:
         """All metrics on the held-out images, in batches of the training's size."""
-        metrics, size = DenseMetrics(len(CLASSES), self.device), self.schedule.batch_size
-        for start in range(size * self.rank, len(self.held_out), size * self.world):
-            batch = plain(self.images, self.held_out[start : start + size])
-            count = min(size, len(self.images.held_out) - start)
-            batch.label[count:], batch.depth[count:], batch.normals[count:] = IGNORED, 0, 0
-            with self._autocast():
-                out = self.predict(batch.rgb)
-            metrics.add(out, batch.label, batch.depth, batch.normals, count)
+        self.metrics.reset()
+        self.at.zero_()
+        for _ in range(len(self.held_out) // (self.schedule.batch_size * self.world)):
+            self.measure()
         if self.world > 1:
-            for sums in (metrics.confusion, metrics.angles, metrics.sums):
+            for sums in (self.metrics.confusion, self.metrics.angles, self.metrics.sums):
                 dist.all_reduce(sums)
-        return metrics.read()
+        return self.metrics.read()
+
+    @torch.no_grad()
+    def _measure(self) -> None:
+        size = self.schedule.batch_size
+        places = (self.at * self.world + self.rank) * size + torch.arange(size, device=self.device)
+        batch = plain(self.images, self.held_out.index_select(0, places))
+        counts = (places < len(self.images.held_out)).view(-1, 1, 1)  # others fill up the last batch
+        label = torch.where(counts, batch.label, IGNORED)
+        depth, normals = batch.depth * counts.unsqueeze(1), batch.normals * counts.unsqueeze(1)
+        with self._autocast():
+            out = self.network(batch.rgb)
+        self.metrics.add(out, label, depth, normals, counts.sum())
+        self.at += 1
 
     def _record(self, log: Tensor, metrics: dict[str, float]) -> None:
         seen = log.double().cpu()
@@ -338,6 +374,7 @@ class DenseTrainer:
     def state_dict(self) -> dict[str, Any]:
         state = {name: getattr(self, name) for name in _PLAIN}
         return state | {
+            "taken": self.taken,
             "network": self.network.state_dict(),
             "balancer": self.balancer.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
@@ -347,16 +384,17 @@ class DenseTrainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in _PLAIN:
             setattr(self, name, state[name])
-        self.taken = self.taken.to(self.device)
+        self.taken.copy_(state["taken"])
         self.network.load_state_dict(state["network"])
         self.balancer.load_state_dict(state["balancer"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
+        self.step = self._replayed(self._step, train=True)  # a captured one would know the old tensors
         if self.scaler is not None:
             self.scaler.load_state_dict(state["scaler"])
 
 
-_PLAIN = ("epoch", "rows", "best", "best_epoch", "best_state", "stopped", "taken")
+_PLAIN = ("epoch", "rows", "best", "best_epoch", "best_state", "stopped")
 
 
 def _or_plain(compiled: Callable[..., Any], module: Callable[..., Any]) -> Callable[..., Any]:

@@ -73,8 +73,15 @@ class DenseMetrics:
         # |d̂ − d|/d, (d̂ − d)², pixels; angle, pixels; the losses of the tasks times images, images
         self.sums = torch.zeros(9, device=device, dtype=torch.float64)
 
+    def reset(self) -> None:
+        """Starts over, in place."""
+        for sums in (self.confusion, self.angles, self.sums):
+            sums.zero_()
+
     @torch.no_grad()
-    def add(self, out: Mapping[str, Tensor], label: Tensor, depth: Tensor, normals: Tensor, images: int) -> None:
+    def add(
+        self, out: Mapping[str, Tensor], label: Tensor, depth: Tensor, normals: Tensor, images: Tensor | int
+    ) -> None:
         """A batch; `images` of it count, the others have no valid pixel."""
         labelled, deep, faced = masks(label, depth, normals)
         pairs = label * self.classes + out["seg"].argmax(1)
@@ -88,7 +95,8 @@ class DenseMetrics:
         each = losses(out, label, depth, normals)[0].double() * images
         relative = error / torch.where(deep, depth, 1.0)
         pieces = (relative.sum(), error.square().sum(), deep.sum(), (angle * faced).sum(), faced.sum())
-        count = torch.full_like(self.sums[:1], images)  # filled on the device: a copy of a number would wait
+        # A number is filled in on the device: its copy would wait.
+        count = images.double().view(1) if isinstance(images, Tensor) else torch.full_like(self.sums[:1], images)
         self.sums += torch.cat((torch.stack([piece.double() for piece in pieces]), each, count))
 
     def read(self) -> dict[str, float]:
