@@ -246,7 +246,7 @@ def _check_data(runs: list[Run], given: str | None) -> None:
 def _study(name: str, data: str | None = None, quick: bool = False) -> Study:
     try:
         study = find_study(name)
-        if study.problem in DENSE and (quick or data == SCENES):
+        if data == SCENES or (quick and study.problem in DENSE):
             return on_scenes(study, small=quick)
         return study.smaller() if quick else study
     except ValueError as error:

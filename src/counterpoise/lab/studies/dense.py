@@ -70,7 +70,7 @@ def only(key: str, *methods: str, part: str = "", asked: bool = False, **options
     return Condition(key, frozen(**options), part=part, only=methods, asked=asked)
 
 
-SMALL = {"train": 24, "held_out": 8, "height": 64, "width": 96}
+SMALL = {"train": 32, "held_out": 8, "height": 48, "width": 64}
 """Scenes for a look: with a narrow network a study takes minutes on a CPU."""
 
 
