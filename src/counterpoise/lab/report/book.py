@@ -7,11 +7,12 @@ import pandas as pd
 from rich.console import Console
 from rich.markdown import Markdown
 
+from ..data.dense import DENSE
 from ..engine import Store
 from ..files import write_whole
 from ..studies import Study
-from . import diagrams, figures, ledger, ranks, saturation, tables, training
-from .frame import collect, curves
+from . import dense, diagrams, figures, ledger, ranks, saturation, tables, training
+from .frame import collect, curves, dense_curves
 from .style import MARKS
 
 
@@ -102,6 +103,8 @@ class Book:
         for study in self.studies:
             if study.name in full and study.layout == "ranks":
                 drawn += self._diagrams(study, folder)
+            elif study.name in full and study.problem in DENSE:
+                drawn += self._dense(study, folder)
             elif study.name in full and study.layout == "metrics":
                 drawn += self._training_curves(study, folder)
             elif study.name in full and "scale" in dict(study.conditions[0].options):
@@ -119,6 +122,25 @@ class Book:
             first, second = found
             cost = diagrams.cost_of_factors(first, second, study.title)
             drawn += figures.save(cost, folder / f"{study.name}-graded")
+        return drawn
+
+    def _dense(self, study: Study, folder: Path) -> list[Path]:
+        """For each table that was run: validation curves and weights; scores, where there are methods to compare."""
+        frame = self.frames[study.name]
+        drawn = []
+        for condition in study.conditions:
+            here = frame[frame["condition"] == condition.key]
+            if not len(here) or "measured" in dict(condition.options):
+                continue
+            found = dense_curves(
+                study, condition.key, self.store, seeds=self.seeds, epochs=self.epochs, device=self.device
+            )
+            name = f"{study.name}-{condition.key.replace(' ', '-').replace('=', '-').replace('×', 'x')}"
+            drawn += figures.save(dense.curves(study, condition, found), folder / f"{name}-curves")
+            drawn += figures.save(dense.weights(study, condition, found), folder / f"{name}-weights")
+            if here["method"].nunique() > 1:
+                drawn += figures.save(dense.scores(study, condition, here), folder / f"{name}-scores")
+                drawn += figures.save(dense.heatmap(study, condition, here), folder / f"{name}-heatmap")
         return drawn
 
     def _training_curves(self, study: Study, folder: Path) -> list[Path]:

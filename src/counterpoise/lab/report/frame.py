@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from ..engine import Store
-from ..metrics.dense import UP, delta_m, delta_m_percent
+from ..metrics.dense import TASKS, UP, delta_m, delta_m_percent
 from ..studies import Study
 
 COLUMNS = ["method", "condition", "seed", "lr", "macro", "worst", "epochs", "reach", "peak"]
@@ -21,9 +21,14 @@ def collect(
     Where the study tries several learning rates, each method keeps the one with the best mean macro score.
     """
     rows = []
-    for cell in study.grid(seeds=seeds or study.every_seed, epochs=epochs, device=device):
-        result = store.result(cell.run)
-        if result is not None:
+    cells = list(study.grid(seeds=seeds or study.every_seed, epochs=epochs, device=device))
+    results = {run: store.result(run) for run in dict.fromkeys(cell.run for cell in cells)}
+    usual = {cell.run for cell in cells if not cell.condition.asked}
+    # A table that wants to be asked for is empty as long as all it has are runs of the usual ones.
+    begun = {c.condition.key for c in cells if results[c.run] is not None and (c.run in usual) != c.condition.asked}
+    for cell in cells:
+        result = results[cell.run]
+        if result is not None and cell.condition.key in begun:
             place = {"method": cell.method, "condition": cell.condition.key, "seed": cell.run.seed}
             found = {"lr": cell.run.network_lr, "macro": result.get("macro"), "worst": result.get("worst")}
             position = result["chart"].get("z_over_tau", [])
@@ -33,6 +38,9 @@ def collect(
     frame = _joined(study, pd.DataFrame(rows, columns=None if rows else [*COLUMNS, *study.metrics]))
     if "delta_m" in study.metrics:
         frame = _with_deltas(frame)
+    for metric in (*study.metrics, *study.further):
+        if metric not in frame:  # no run so far has it
+            frame[metric] = float("nan")
     return _best_rates(frame) if study.rates else frame
 
 
@@ -66,6 +74,26 @@ def curves(
                 place = {"method": cell.method, "seed": cell.run.seed, "epoch": row["epoch"]}
                 loss = {"loss": None if row["monitor"] is None else -row["monitor"]}
                 rows.append(place | {metric: row[metric] for metric in study.metrics} | loss)
+    return pd.DataFrame(rows)
+
+
+def dense_curves(
+    study: Study,
+    condition: str,
+    store: Store,
+    *,
+    seeds: Iterable[int] | None = None,
+    epochs: int | None = None,
+    device: str = "cpu",
+) -> pd.DataFrame:
+    """The same for dense prediction: method, seed, epoch, all metrics, and each task's weight."""
+    rows = []
+    for cell in study.grid(seeds=seeds or study.every_seed, epochs=epochs, device=device):
+        if cell.condition.key == condition and store.result(cell.run) is not None:
+            for row in store.history(cell.run):
+                place = {"method": cell.method, "seed": cell.run.seed, "epoch": row["epoch"]}
+                weights = {f"weight_{task}": weight for task, weight in zip(TASKS, row["weight"], strict=True)}
+                rows.append(place | row["metrics"] | weights)
     return pd.DataFrame(rows)
 
 

@@ -20,6 +20,18 @@ MARKS: dict[str, dict[str, Any]] = {
     "CAGrad": {"color": "#AA3377", "marker": "h"},
     "Nash-MTL": {"color": "#66CCEE", "marker": "p"},
     "BPGS + PCGrad": {"color": "#004488", "marker": "8"},
+    "Nash-MTL (authors)": {"color": "#4477AA", "marker": "p", "linestyle": "--", "markerfacecolor": "white"},
+    "BPGS (canonical)": {"color": "#0072B2", "marker": "o"},
+    "BPGS (BA-fixed)": {"color": "#56B4E9", "marker": "o", "linestyle": "--", "markerfacecolor": "white"},
+    "BPGS (SL-auto)": {"color": "#D55E00", "marker": "D"},
+    "BPGS (SL-fixed)": {"color": "#CC79A7", "marker": "D", "linestyle": "--", "markerfacecolor": "white"},
+    "BPGS (clip 1)": {"color": "#0072B2", "marker": "o", "linestyle": ":"},
+    "Static (clip 10)": {"color": "#777777", "marker": ".", "linestyle": ":"},
+    "Kendall (clip 10)": {"color": "#E69F00", "marker": "s", "linestyle": ":"},
+    "UWSO (clip 10)": {"color": "#009E73", "marker": "^", "linestyle": ":"},
+    "Nash-MTL (clip 10)": {"color": "#66CCEE", "marker": "p", "linestyle": ":"},
+    "Split on": {"color": "#0072B2", "marker": "o"},
+    "Split off": {"color": "#D55E00", "marker": "D"},
     "Single-task": {"color": "#BBBBBB", "marker": "_"},
 }
 

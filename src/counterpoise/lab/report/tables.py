@@ -1,5 +1,6 @@
 """Tables: ours beside the paper's, for the terminal, CSV, Markdown and LaTeX."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -69,17 +70,23 @@ class Entry:
         return self.count == 0 or self.difference is None or abs(self.difference) <= self.tolerance
 
     def ours(self) -> str:
-        return "–" if self.count == 0 or self.mean != self.mean else f"{self.mean:.3f} ± {self.sd:.3f}"
+        return "–" if self.count == 0 or self.mean != self.mean else spread(self.mean, self.sd)
 
     def paper(self) -> str:
-        return "" if self.paper_mean is None else f"{self.paper_mean:.3f} ± {self.paper_sd:.3f}"
+        return "" if self.paper_mean is None else spread(self.paper_mean, self.paper_sd)
+
+
+def spread(mean: float, sd: float | None) -> str:
+    """A mean with its deviation, where there is one; large numbers without a fraction."""
+    digits = 0 if abs(mean) >= 1000 else 3
+    return f"{mean:,.{digits}f}" + ("" if sd is None or sd != sd else f" ± {sd:,.{digits}f}")
 
 
 def entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Entry]:
     """Every cell of the study's tables at these seeds."""
     chosen = frame[frame["seed"].isin(list(seeds))]
     found = []
-    for metric in study.metrics:
+    for metric in (*study.metrics, *study.further):
         for part, conditions in study.parts().items():
             for method in study.methods:
                 for condition in conditions:
@@ -93,7 +100,9 @@ def entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Ent
                     mean = float(values.mean()) if len(values) else float("nan")
                     place = (study.name, part, metric, method, condition.key, condition.head or condition.key)
                     # A table of many metrics has no common digit: it agrees within two of the paper's deviations.
+                    # Where the paper gives none, any does.
                     near = 2 * said[1] + ROUNDING if study.layout == "metrics" and said else AGREES
+                    near = math.inf if said and math.isnan(said[1]) else near
                     found.append(Entry(*place, mean, sd, len(values), paper_mean, paper_sd, near))
     return found
 
@@ -113,7 +122,8 @@ def grids(study: Study, cells: Sequence[Entry]) -> list[Grid]:
     by_metric = study.layout == "metrics"
     tables: dict[tuple[str, str], dict[str, list[Entry]]] = {}
     for entry in cells:
-        place = ("", entry.part) if by_metric else (entry.metric, entry.part)
+        further = "further metrics" if entry.metric in study.further else ""
+        place = (further, entry.part) if by_metric else (entry.metric, entry.part)
         tables.setdefault(place, {}).setdefault(entry.method, []).append(entry)
     found: list[Grid] = []
     for (metric, part), rows in tables.items():
@@ -124,7 +134,7 @@ def grids(study: Study, cells: Sequence[Entry]) -> list[Grid]:
             rows = {m: [e for e, here in zip(row, run, strict=True) if here] for m, row in rows.items()}
         elif found:  # and so are tables, but one is shown
             continue
-        found.append(Grid(NAMES.get(metric, ""), part, heads, rows))
+        found.append(Grid(NAMES.get(metric, metric), part, heads, rows))
     return found
 
 

@@ -87,6 +87,7 @@ class Study:
     schedule: Schedule = AUTHORS
     model: Spec = field(default_factory=lambda: spec("mlp", hidden=64))
     metrics: tuple[str, ...] = ("macro",)
+    further: tuple[str, ...] = ()  # metrics of a second table
     ddof: int = 1  # of the standard deviations, as the paper took them
     layout: Literal["conditions", "metrics", "ranks"] = "conditions"  # the columns of its tables; or methods by rank
     single: str = ""  # the method that trains each task alone, a run for each
