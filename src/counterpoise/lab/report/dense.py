@@ -60,7 +60,7 @@ def weights(study: Study, condition: Condition, found: pd.DataFrame) -> Figure:
 
 
 def scores(study: Study, condition: Condition, frame: pd.DataFrame) -> Figure:
-    """A panel for each metric of the table: a bar for each method, a dot for each seed, the paper's value as a line."""
+    """A panel for each metric of the table: each method's mean, a dot for each seed, the paper's mean as a line."""
     metrics = [m for m in study.metrics if frame[m].notna().any()]
     order = methods(study, frame)
     with mpl.rc_context(RC):
@@ -70,15 +70,16 @@ def scores(study: Study, condition: Condition, frame: pd.DataFrame) -> Figure:
         for axis, metric in zip(axes, metrics, strict=False):
             for place, method in enumerate(order):
                 values = frame.loc[frame["method"] == method, metric].to_numpy(dtype=float)
-                axis.bar(place, values.mean(), 0.75, color=colour(method), alpha=0.85, label=method)
-                axis.plot(np.full(len(values), place), values, ".", color="#222222", markersize=3)
+                shape = {key: value for key, value in mark(method).items() if key != "linestyle"}
+                axis.plot(place, values.mean(), linestyle="", markersize=8, label=method, **shape)
+                axis.plot(np.full(len(values), place), values, ".", color="#222222", markersize=3, alpha=0.7)
                 said = study.paper.get(metric, {}).get(method, {}).get(condition.key)
                 if said:
                     axis.plot([place - 0.42, place + 0.42], [said[0]] * 2, color="#222222", linewidth=1.2)
             axis.set_title(NAMES[metric])
             axis.set_xticks([])
             axis.grid(axis="x", visible=False)
-            _room(axis, study, frame, metric, condition)
+            axis.margins(x=0.12, y=0.12)
         for axis in axes[len(metrics) :]:
             axis.set_visible(False)
         handles, labels = axes[0].get_legend_handles_labels()
@@ -104,7 +105,14 @@ def heatmap(study: Study, condition: Condition, frame: pd.DataFrame) -> Figure:
         for i in range(len(order)):
             for j in range(len(metrics)):
                 dark = shade[i, j] > 0.7
-                axis.text(j, i, f"{means.iloc[i, j]:.3f}", ha="center", va="center", color="white" if dark else "black")
+                axis.text(
+                    j,
+                    i,
+                    f"{round(means.iloc[i, j], 3) + 0.0:.3f}",
+                    ha="center",
+                    va="center",
+                    color="white" if dark else "black",
+                )
         axis.set_xticks(range(len(metrics)), [NAMES[m] for m in metrics])
         axis.set_yticks(range(len(order)), order)
         axis.grid(visible=False)
@@ -129,15 +137,6 @@ def _limits(axis: Axes, found: pd.DataFrame, metric: str) -> None:
     low, high = known.quantile(0.02), known.quantile(0.98)
     pad = 0.06 * (high - low) or 0.01
     axis.set_ylim(low - pad, high + pad)
-
-
-def _room(axis: Axes, study: Study, frame: pd.DataFrame, metric: str, condition: Condition) -> None:
-    """Bars start at 0, unless all that is to be seen is far from it."""
-    said = [cell[condition.key][0] for cell in study.paper.get(metric, {}).values() if condition.key in cell]
-    values = [*frame[metric].dropna().astype(float), *said]
-    low, high = min(values), max(values)
-    if low > 0.5 * high > 0:
-        axis.set_ylim(low - 0.35 * (high - low) - 1e-3, high + 0.15 * (high - low) + 1e-3)
 
 
 def _finish(figure: Figure, axes: list[Axes], heading: str) -> None:

@@ -79,7 +79,7 @@ class Entry:
 def spread(mean: float, sd: float | None) -> str:
     """A mean with its deviation, where there is one; large numbers without a fraction."""
     digits = 0 if abs(mean) >= 1000 else 3
-    return f"{mean:,.{digits}f}" + ("" if sd is None or sd != sd else f" ± {sd:,.{digits}f}")
+    return f"{round(mean, digits) + 0.0:,.{digits}f}" + ("" if sd is None or sd != sd else f" ± {sd:,.{digits}f}")
 
 
 def entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Entry]:
