@@ -28,8 +28,8 @@ from .lab.data.where import SOURCES, VARIABLE, data_folder, present
 from .lab.engine import CorruptWarning, Run, RunError, Stack, Store, make_executor, plan, run_stacks
 from .lab.engine.ranks import started_by_torchrun
 from .lab.progress import Watch
-from .lab.report import Book
-from .lab.studies import PAPER_STUDIES, STUDIES, Cell, Study, find_study
+from .lab.report import Book, saturation
+from .lab.studies import PAPER_STUDIES, SATURATION, STUDIES, Cell, Study, charted, find_study
 from .lab.studies.dense import on_scenes
 from .lab.studies.select import parse_seeds, select
 
@@ -122,6 +122,8 @@ def reproduce(
     quick: Quick = False,
 ) -> None:
     """Runs studies (those runs that are not finished yet), and shows and writes tables, claims and figures."""
+    if names == [SATURATION]:
+        names, method = [study.name for study in charted()], method or ["BPGS"]
     chosen = [_study(name, data, quick) for name in names] if names else list(PAPER_STUDIES)
     device = _device(device)
     _check_executor(executor, address, jobs)
@@ -160,7 +162,14 @@ def show(
     data: DataChoice = None,
     quick: Quick = False,
 ) -> None:
-    """The tables of a study, ours beside the paper's, and its claims; whichever device it was run on."""
+    """The tables of a study, ours beside the paper's, and its claims; whichever device it was run on.
+
+    "saturation" is the table of how near BPGS comes to the edge of its chart, from all studies that were run.
+    """
+    if study == SATURATION:
+        found = saturation.anywhere(charted(), Store(out))
+        console.print(saturation.terminal(found) if len(found) else f"no run of BPGS in {out} has left its chart yet")
+        return
     chosen = _study(study, data, quick)
     Book([chosen], Store(out), seeds=_seeds(seeds, [chosen]), epochs=epochs, device=device).show(console)
 

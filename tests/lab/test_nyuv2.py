@@ -328,6 +328,17 @@ def test_the_real_split_and_labels_have_known_counts(real: Images) -> None:
         label = np.load(io.BytesIO(lzma.decompress(archive.read("label13.npy.xz"))))
         assert sum(name.startswith("rgb/") for name in archive.namelist()) == 1449
     assert (len(meta["train"]), len(meta["test"])) == (795, 654)
+    half_size = Images(
+        torch.zeros(1449, 1, 1, 3, dtype=torch.uint8),
+        torch.from_numpy(label - 1),
+        torch.ones(1449, 1, 1).half(),
+        torch.zeros(1449, 1, 1, 3).half(),
+        torch.from_numpy(meta["train"]),
+        torch.from_numpy(meta["test"]),
+    )
+    chosen = half(half_size)
+    assert len(chosen) == 398
+    assert set(chosen.tolist()) < set(meta["train"].tolist())
     share = np.bincount(label.ravel(), minlength=14) / label.size
     assert 0.15 < share[0] < 0.2  # unlabelled
     assert share[1:].argmax() == 11  # walls

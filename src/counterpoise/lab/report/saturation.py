@@ -6,7 +6,9 @@ import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ..engine import Store
 from ..studies import Study
+from .frame import collect
 
 HEADS = ("data", "T", "seeds", "max |z|/τ", "paper", "final cap", "paper", "σ(1−σ) at the max", "σ(1−σ) at the end")
 
@@ -25,6 +27,18 @@ def rows(studies: Sequence[Study], frames: Mapping[str, pd.DataFrame]) -> pd.Dat
             row |= {"paper_largest": said.largest, "cap": reach, "paper_cap": said.cap}
             found.append(row | {"derivative_largest": derivative(peak), "derivative_cap": derivative(reach)})
     return pd.DataFrame(found)
+
+
+def anywhere(studies: Sequence[Study], store: Store) -> pd.DataFrame:
+    """The rows of all studies, each from the device that it was run on."""
+    parts = []
+    for study in studies:
+        for device in ("cpu", "cuda"):
+            found = rows([study], {study.name: collect(study, store, device=device)})
+            if len(found):
+                parts.append(found)
+                break
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
 def derivative(position: float) -> float:

@@ -46,6 +46,15 @@ STUDIES: dict[str, Study] = {
 }
 
 
+SATURATION = "saturation"
+"""Not a study of its own: the charts that BPGS leaves in those of the paper's table."""
+
+
+def charted() -> list[Study]:
+    """The studies of the paper's table on the bounded chart."""
+    return [study for study in STUDIES.values() if study.saturation is not None]
+
+
 def find_study(name: str) -> Study:
     """A study by its name; an unknown one is an error that suggests the nearest."""
     if name in STUDIES:
@@ -55,4 +64,14 @@ def find_study(name: str) -> Study:
     raise ValueError(f"unknown study {name!r}: {hint}")
 
 
-__all__ = ["PAPER_STUDIES", "STUDIES", "Cell", "Condition", "Study", "find_study"]
+__all__ = [
+    "NYUV2_STUDIES",
+    "PAPER_STUDIES",
+    "SATURATION",
+    "STUDIES",
+    "Cell",
+    "Condition",
+    "Study",
+    "charted",
+    "find_study",
+]
