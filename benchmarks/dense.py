@@ -1,11 +1,10 @@
 """How fast dense prediction trains: seconds to load the data, for an epoch, for validation; and who waits for the host.
 
     python benchmarks/dense.py [--data scenes] [--device cuda] [--methods bpgs,kendall,static,nash-mtl]
-                               [--variants eager,graph,compile,compile+graph,compile+graph-all] [--out FOLDER]
+                               [--variants eager,graph,compile,compile+graph] [--out FOLDER]
 
 NYUv2 is read from $COUNTERPOISE_DATA. On CUDA an epoch is also run under torch's sync detector: every wait is counted.
-A variant says whether the network is compiled and whether the step is captured in a CUDA graph ("graph-all": also that
-of gradient-space methods).
+A variant says whether the network is compiled and whether the step is captured in a CUDA graph.
 """
 
 import argparse
@@ -63,7 +62,7 @@ def train(trainer: DenseTrainer) -> tuple[torch.Tensor, float]:
 
 def measure(method: str, variant: str, data: str, device: str, epochs: int) -> dict[str, Any]:
     os.environ["COUNTERPOISE_COMPILE"] = str(int("compile" in variant))
-    os.environ["COUNTERPOISE_GRAPH"] = "all" if "graph-all" in variant else str(int("graph" in variant))
+    os.environ["COUNTERPOISE_GRAPH"] = str(int("graph" in variant))
     recipes = {"bpgs": BPGS, "kendall": KENDALL}
     cuda = device.startswith("cuda")
     schedule = PROTOCOL if cuda else replace(PROTOCOL, precision="fp32")

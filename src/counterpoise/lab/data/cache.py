@@ -13,7 +13,7 @@ from .arff import CACHE_VARIABLE, cache_folder
 from .images import PLANES, Images
 
 
-def cached(name: str, make: Callable[[], Images]) -> Images:
+def cached(name: str, make: Callable[[], Images], *, keep: bool = True) -> Images:
     """What `make` returns, from the cache if it is there; a cache that cannot be read or written is done without.
 
     Decoded images are large: an empty $COUNTERPOISE_CACHE says not to keep them.
@@ -25,6 +25,8 @@ def cached(name: str, make: Callable[[], Images]) -> Images:
         return _load(folder)
     except (OSError, ValueError):
         images = make()
+    if not keep:
+        return images
     try:
         _save(images, folder)
     except OSError:

@@ -60,7 +60,8 @@ def _nyuv2(device: str, folder: Path | None) -> Images:
     }
     for path, read in readers.items():
         if path.exists():
-            return cached(_cache_name(path), lambda: read(path)).to(device)  # noqa: B023
+            # A GPU decodes and derives as fast as a disk reads: only the slow way is kept.
+            return cached(_cache_name(path), lambda: read(path), keep=device == "cpu").to(device)  # noqa: B023
     raise DataError(
         f"NYUv2 is not in {at}: expected {nyuv2.FILE}, nyu_depth_v2_labeled.mat, or the folders train and val"
     )

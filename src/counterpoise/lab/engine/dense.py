@@ -25,6 +25,8 @@ from .optim import schedule_factor
 from .sections import build, charts
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+STEADY = ("nash-mtl", "nash-authors", "cagrad", "pcgrad")
+"""Gradient-space methods whose step says nothing in Python that would have to be said again."""
 UNDECAYED = ("normals",)  # heads without weight decay: the authors spared names that contain "norm"
 
 
@@ -59,7 +61,8 @@ class DenseTrainer:
         method = describe(run.recipe.name)
         self.needs_after = "step_end" in method.needs
         self.in_gradient_space = method.space == "gradient"
-        self.losses = self._compiled(Losses(self.network, self._autocast))
+        self.losses = self._compiled(Losses(self.network, self._autocast), train=True)
+        self.predict = self._compiled(self.network, train=False)
         self.scaler = torch.amp.GradScaler(self._kind) if self.schedule.precision == "fp16" else None
         self.lr_table = self._lr_table()
         self.taken = torch.zeros(1, dtype=torch.long, device=run.device)  # steps that no overflow has skipped
@@ -110,29 +113,39 @@ class DenseTrainer:
         layout = torch.channels_last if self._kind == "cuda" else torch.contiguous_format
         return network.to(self.device).to(memory_format=layout)  # type: ignore[call-overload, no-any-return]
 
-    def _compiled(self, module: nn.Module) -> Callable[[Any], Any]:
+    def _compiled(self, module: nn.Module, *, train: bool) -> Callable[[Any], Any]:
         """Compiled on CUDA; what the compiler cannot take is run as it is. COUNTERPOISE_COMPILE=0: never compiled."""
         wrapped: Any = module
         if self._kind == "cuda" and os.environ.get("COUNTERPOISE_COMPILE") != "0":
-            # A gradient-space method goes through the graph once for each task: its buffers must not be given away.
             import torch._functorch.config as settings
 
-            settings.donated_buffer = not self.in_gradient_space
+            if self.in_gradient_space:  # goes through the graph once for each task: buffers must not be given away
+                settings.donated_buffer = False
             wrapped = torch.compile(module, dynamic=False)
-        if self.world > 1 and not self.in_gradient_space:
+        if train and self.world > 1 and not self.in_gradient_space:
             return DistributedDataParallel(wrapped)
         return wrapped if wrapped is module else _or_plain(wrapped, module)
 
     def _replayed(self, step: Callable[[], None], *, train: bool = False) -> Callable[[], None]:
-        """Captured in a CUDA graph, where that is known to work. COUNTERPOISE_GRAPH=0: never, =all: wherever possible.
+        """Captured in a CUDA graph, where that works. COUNTERPOISE_GRAPH=0: never.
 
-        A training step is known to if the method is in loss space and keeps no count of steps in Python.
+        A training step can be if the method keeps no count of steps in Python: most of loss space, some of the rest.
         """
-        wish = os.environ.get("COUNTERPOISE_GRAPH", "1")
-        plain_method = not describe(self.run.recipe.name).needs
-        if self._kind != "cuda" or wish == "0" or self.world > 1 or (train and not plain_method and wish != "all"):
-            return step
-        return Replayed(step, self._forget_scaling)
+        recipe = self.run.recipe
+        names = [recipe.name, *([recipe.weighting.name] if recipe.weighting else [])]
+        steady = all(name in STEADY or not describe(name).needs for name in names)
+        off = self._kind != "cuda" or self.world > 1 or os.environ.get("COUNTERPOISE_GRAPH") == "0"
+        return step if off or (train and not steady) else Replayed(step, self._forget_scaling)
+
+    @contextmanager
+    def uncaptured(self) -> Iterator[None]:
+        """Steps as they are, kernel by kernel: a replay hides from the allocator what it uses."""
+        captured = self.step, self.measure
+        self.step, self.measure = self._step, self._measure
+        try:
+            yield
+        finally:
+            self.step, self.measure = captured
 
     def _forget_scaling(self) -> None:
         """A step that broke off may have unscaled already."""
@@ -297,7 +310,7 @@ class DenseTrainer:
         label = torch.where(counts, batch.label, IGNORED)
         depth, normals = batch.depth * counts.unsqueeze(1), batch.normals * counts.unsqueeze(1)
         with self._autocast():
-            out = self.network(batch.rgb)
+            out = self.predict(batch.rgb)
         self.metrics.add(out, label, depth, normals, counts.sum())
         self.at += 1
 

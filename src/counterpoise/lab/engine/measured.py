@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -9,7 +10,8 @@ import torch
 from .dense import DenseTrainer
 from .description import Run
 
-WARM_UP = 1  # epochs that are not counted: compilation, and cuDNN's choice of kernels
+MEMORY_EPOCH = 1  # in which memory is looked at, with steps that are not captured
+WARM_UP = 2  # epochs whose time is not counted: compilation, cuDNN's choice of kernels, and that one
 
 
 class MeasuredTrainer:
@@ -46,22 +48,24 @@ class MeasuredTrainer:
             torch.cuda.synchronize(trainer.device)
             torch.cuda.reset_peak_memory_stats(trainer.device)
         others = sum(_bytes(other) for other in self.trainers if other is not trainer)
+        looked_at = trainer.epoch == MEMORY_EPOCH
         start = time.perf_counter()
-        trainer.train_epoch()
+        with trainer.uncaptured() if looked_at else nullcontext():
+            trainer.train_epoch()
         if cuda:
             torch.cuda.synchronize(trainer.device)
         trainer.rows[-1]["seconds"] = time.perf_counter() - start
-        if cuda:
+        if cuda and looked_at:
             trainer.rows[-1]["memory_mb"] = (torch.cuda.max_memory_allocated(trainer.device) - others) / 2**20
 
     def results(self) -> list[dict[str, Any]]:
-        """Those of the runs, with the median time of an epoch and the largest memory."""
+        """Those of the runs, with the median time of an epoch and the memory."""
         found = []
         for trainer in self.trainers:
             (result,) = trainer.results()
             counted = trainer.rows[WARM_UP:] or trainer.rows
             seconds = torch.tensor([row["seconds"] for row in counted], dtype=torch.float64)
-            memory = max((row["memory_mb"] for row in counted if "memory_mb" in row), default=float("nan"))
+            memory = max((row["memory_mb"] for row in trainer.rows if "memory_mb" in row), default=float("nan"))
             times = {"epoch_seconds": float(seconds.median()), "total_seconds": float(seconds.sum())}
             result["metrics"] = result["metrics"] | times | {"memory_mb": memory, "parameters": result["parameters"]}
             found.append(result)
