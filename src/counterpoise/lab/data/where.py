@@ -45,7 +45,7 @@ SOURCES = (
         "nyuv2",
         "indoor scenes, 795 + 654 images",
         _nyuv2,
-        "NYU Depth V2: nyu_depth_v2_labeled.mat with splits.mat and class maps, or the preprocessed 288 × 384 .npy folders",
+        "NYU Depth V2: nyu_depth_v2_labeled.mat with splits and class maps, or the preprocessed 288 × 384 .npy folders",
     ),
 )
 
