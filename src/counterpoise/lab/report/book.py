@@ -115,7 +115,7 @@ class Book:
         if not found:
             return []
         drawn = figures.save(diagrams.critical_difference(found, study.title), folder / f"{study.name}-ranks")
-        if len(found) == 2:
+        if ranks.comparable(found):
             first, second = found
             cost = diagrams.cost_of_factors(first, second, study.title)
             drawn += figures.save(cost, folder / f"{study.name}-graded")
