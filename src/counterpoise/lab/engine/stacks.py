@@ -15,7 +15,7 @@ import torch
 import counterpoise as cp
 
 from .description import Run, content_hash
-from .sections import random_streams, structure
+from .sections import structure
 from .store import Store
 from .trainer import Trainer
 from .workload import WORKLOADS
@@ -64,14 +64,13 @@ def stackable(run: Run) -> tuple[object, ...]:
     """Runs with equal answers have equal shapes and may be trained together.
 
     Rates, decays and clips may differ. A gradient-space method works on the gradients of its whole stack, so it stands
-    alone. So does every run in fp16, where one replica's overflow would skip the step of all, and every run of a method
-    that has one random stream for all replicas.
+    alone. So does every run in fp16, where one replica's overflow would skip the step of all.
     """
     method = structure(run.recipe) if space_of(run) == "gradient" else None
     schedule = replace(run.schedule, lr=0.0, weight_decay=0.0, clip=None)
     if schedule.decay == "cosine":  # its last share of lr is the same for all only if lr is
         schedule = replace(schedule, lr=run.network_lr)
-    alone = run.key if run.schedule.precision == "fp16" or random_streams(run.recipe.name) == "one" else None
+    alone = run.key if run.schedule.precision == "fp16" else None
     return run.study, WORKLOADS[run.data.name].shape(run), run.model, schedule, run.device, method, alone
 
 

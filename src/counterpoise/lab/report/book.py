@@ -11,7 +11,7 @@ from ..engine import Store
 from ..files import write_whole
 from ..studies import Study
 from . import diagrams, figures, ledger, ranks, saturation, tables, training
-from .frame import collect, curves
+from .frame import best_rates, collect, curves
 from .style import MARKS
 
 
@@ -35,9 +35,10 @@ class Book:
         device: str = "cpu",
     ) -> None:
         self.studies, self.store, self.seeds, self.epochs, self.device = list(studies), store, seeds, epochs, device
-        self.frames: dict[str, pd.DataFrame] = {
+        self.runs: dict[str, pd.DataFrame] = {
             study.name: collect(study, store, seeds=seeds, epochs=epochs, device=device) for study in studies
         }
+        self.frames = {s.name: best_rates(self.runs[s.name]) if s.rates else self.runs[s.name] for s in studies}
         self.judgements = {
             study.name: [ledger.judge(study, self.frames[study.name], s) for s in seed_sets(study, seeds)]
             for study in studies
@@ -63,7 +64,7 @@ class Book:
             console.print(saturation.terminal(rows))
 
     def write(self, folder: Path) -> list[Path]:
-        """Tables as CSV, Markdown and LaTeX; the ledger; the figures. Returns what was written."""
+        """Every run's scores; tables as CSV, Markdown and LaTeX; the ledger; the figures. Returns what was written."""
         written = []
         for study in self.studies:
             frame, sets = self.frames[study.name], seed_sets(study, self.seeds)
@@ -80,6 +81,8 @@ class Book:
             }
             for suffix, text in texts.items():
                 written.append(_write(folder / "tables" / f"{study.name}.{suffix}", text))
+            scores = str(self.runs[study.name].to_csv(index=False, float_format="%.5g"))
+            written.append(_write(folder / "runs" / f"{study.name}.csv", scores))
         judged = [j for study in self.studies for column in self.judgements[study.name] for j in column]
         if judged:
             written.append(_write(folder / "ledger.csv", str(ledger.rows(judged).to_csv(index=False))))
@@ -100,7 +103,9 @@ class Book:
             drawn += figures.save(figures.stress_curves(self.frames), folder / "stress")
             drawn += figures.save(figures.degradation(self.frames), folder / "degradation")
         for study in self.studies:
-            if study.name in full and study.layout == "ranks":
+            if study.rates and len(self.frames[study.name]):
+                drawn += figures.save(figures.ranking(study, self.frames[study.name]), folder / study.name)
+            elif study.name in full and study.layout == "ranks":
                 drawn += self._diagrams(study, folder)
             elif study.name in full and study.layout == "metrics":
                 drawn += self._training_curves(study, folder)

@@ -16,8 +16,6 @@ def collect(
     """The finished runs of a study's grid: where each stands, its scores and metrics, and each task's score.
 
     `reach` is the largest |z|/τ that BPGS ends with, `peak` the largest after any epoch: 1 is the edge of the chart.
-
-    Where the study tries several learning rates, each method keeps the one with the best mean macro score.
     """
     rows = []
     for cell in study.grid(seeds=seeds or study.every_seed, epochs=epochs, device=device):
@@ -29,8 +27,8 @@ def collect(
             found["reach"] = max(map(abs, position), default=float("nan"))
             found |= {"peak": result.get("peak"), "epochs": result.get("epochs")} | result.get("metrics", {})
             rows.append(place | found | result["scores"])
-    frame = _joined(study, pd.DataFrame(rows, columns=None if rows else COLUMNS))
-    return _best_rates(frame) if study.rates else frame
+    columns = None if rows else list(dict.fromkeys([*COLUMNS, *study.metrics]))
+    return _joined(study, pd.DataFrame(rows, columns=columns))
 
 
 def _joined(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
@@ -66,7 +64,8 @@ def curves(
     return pd.DataFrame(rows)
 
 
-def _best_rates(frame: pd.DataFrame) -> pd.DataFrame:
+def best_rates(frame: pd.DataFrame) -> pd.DataFrame:
+    """Where several learning rates were tried, each method keeps the one with the best mean macro score."""
     means = frame.groupby(["method", "lr"])["macro"].mean()
     best = {method: means[method].idxmax() for method in frame["method"].unique()}
     return frame[frame["lr"] == frame["method"].map(best)].reset_index(drop=True)
