@@ -23,8 +23,9 @@ from .lab.data import DataError
 from .lab.data.fetch import FETCHED, fetch
 from .lab.data.where import SOURCES, VARIABLE, data_folder, present
 from .lab.engine import CorruptWarning, Run, RunError, Stack, Store, make_executor, plan, run_stacks
+from .lab.files import write_whole
 from .lab.progress import Watch
-from .lab.report import Book
+from .lab.report import Book, provenance
 from .lab.studies import PAPER_STUDIES, STUDIES, Cell, Study, find_study
 from .lab.studies.select import parse_seeds, select
 
@@ -127,6 +128,10 @@ def reproduce(
     book = Book(chosen, store, seeds=_seeds(seeds, chosen), epochs=epochs, device=device)
     book.show(console)
     written = book.write(out / "report")
+    options = {"--seeds": seeds, "--epochs": epochs, "--device": device, "--method": method, "--condition": condition}
+    made = out / "report" / "made.md"
+    write_whole(made, provenance([study.name for study in chosen], options, quick).encode())
+    written.append(made)
     console.print(f"{len(written)} files in {out / 'report'}: tables, ledger and figures")
 
 
