@@ -49,7 +49,7 @@ class Stack:
     def work(self) -> int:
         """Backward passes over one run's data, about: what takes longest starts first."""
         passes = 10 if space_of(self.runs[0]) == "gradient" else 1
-        return len(self.runs) * self.epochs * passes
+        return sum(WORKLOADS[run.data.name].burden(run) for run in self.runs) * self.epochs * passes
 
     def __str__(self) -> str:
         names = sorted({run.recipe.name for run in self.runs})
