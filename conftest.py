@@ -8,6 +8,7 @@ import torch
 # A skipped test is a hole: each one that may be skipped stands here with its reason, and any other fails the run.
 MAY_SKIP = {
     "tests/lab/test_executors.py": "needs Ray",
+    "tests/lab/test_columns.py": "needs a CUDA device",
     "tests/lab/test_tables.py": "needs the real data",
     "tests/test_cuda.py": "needs a CUDA device",
     "tests/test_cuda_gradients.py": "needs a CUDA device",
