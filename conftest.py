@@ -10,6 +10,7 @@ MAY_SKIP = {
     "tests/lab/test_cuda_dense.py": "needs a CUDA device",
     "tests/lab/test_executors.py": "needs Ray",
     "tests/lab/test_nyuv2.py": "needs NYUv2 (COUNTERPOISE_DATA)",
+    "tests/lab/test_columns.py": "needs a CUDA device",
     "tests/lab/test_tables.py": "needs the real data",
     "tests/test_cuda.py": "needs a CUDA device",
     "tests/test_cuda_gradients.py": "needs a CUDA device",

@@ -29,8 +29,9 @@ def grams(kind: str, batch: int, tasks: int, seed: int = 0) -> Tensor:
     j = jacobians(kind, batch, tasks, seed)
     gram = j @ j.mT
     if kind == "absent":
-        gram[:, 0] = torch.nan
-        gram[:, :, 0] = torch.nan
+        for index in range(batch):  # each matrix lacks another task
+            gram[index, index % tasks] = torch.nan
+            gram[index, :, index % tasks] = torch.nan
     return gram
 
 

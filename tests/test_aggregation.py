@@ -238,7 +238,7 @@ def test_auto_lambda_follows_the_exact_derivative() -> None:
         training=lambda: net.losses(x, y)[0],
     )
     assert all(torch.equal(p, b) for p, b in zip(net.parameters(), before, strict=True))
-    torch.testing.assert_close(balancer.adam_mean, 0.1 * exact, rtol=1e-3, atol=1e-9)
+    torch.testing.assert_close(balancer.adam.mean, 0.1 * exact, rtol=1e-3, atol=1e-9)
     torch.testing.assert_close(balancer.lam, 0.1 - 1e-2 * exact.sign(), rtol=1e-4, atol=1e-6)
     assert balancer.weights is not None
     torch.testing.assert_close(balancer.weights, torch.full((3,), 0.1, dtype=torch.float64))
@@ -330,7 +330,7 @@ def test_hybrids_hand_on_what_the_weighting_needs() -> None:
     pair.step_end(
         {t: loss.detach() * s for (t, loss), s in zip(net.losses(*batch())[0].items(), (1, 0.5, 2), strict=True)}
     )
-    assert famo.adam_step == 1
+    assert famo.adam.step == 1
     assert len(list(cp.PCGrad(3, weighting=cp.BPGS(3)).parameters())) == 1
 
 

@@ -187,6 +187,18 @@ def test_equal_losses_meet_the_floor_of_the_spread() -> None:
     torch.testing.assert_close(balancer.weights, torch.full((3,), 1 / 3, dtype=torch.float64))
 
 
+def test_a_negative_margin_keeps_its_start_inside_the_chart() -> None:
+    """Half the radius: a loss that stands further out starts at the edge, all others where they are."""
+    losses = torch.tensor([1.0, 1.0, 1.0, 1.0, 1000.0], dtype=torch.float64)
+    balancer = cp.BPGS(5, margin=-0.95).double()
+    balancer(losses)
+    chart = balancer.chart
+    assert chart is not None
+    torch.testing.assert_close(chart.s[:4], losses[:4].log())
+    assert 0.99 < chart.z_over_tau[4] < 1
+    torch.testing.assert_close(chart.s[4], (chart.mu + 1.05 * chart.std * chart.z_over_tau[4])[0])
+
+
 def host_step(theta: Tensor, losses: Tensor, calibrate: bool) -> tuple[cp.functional.Step, Tensor]:
     from counterpoise.kernels import host
 
@@ -281,7 +293,8 @@ def test_theta_gain_touches_theta_alone() -> None:
     [
         ("theta_gain", math.nan),
         ("chart", "bathc"),
-        ("margin", 0.0),
+        ("margin", -1.5),
+        ("margin", math.nan),
         ("eps_log", -1.0),
         ("eps_std", 0.0),
         ("s_min", 20.0),

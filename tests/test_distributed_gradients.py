@@ -20,7 +20,6 @@ import counterpoise as cp
 
 ROWS, STEPS = 24, 3
 NAMES = [name for name in cp.methods("gradient") if name != "auto-lambda"]
-CASES = ["all present", "absent on some ranks", "uneven counts", "features", "hybrid", "auto-lambda", "batched"]
 
 
 def union() -> tuple[Tensor, Tensor]:

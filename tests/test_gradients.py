@@ -145,13 +145,17 @@ def test_never_one_backward_more_than_tasks() -> None:
         nonlocal count
         count += 1
 
-    counts = (("loop", "shared", 3), ("loop", "features", 1), ("batched", "shared", 1), ("auto", "shared", 1))
+    counts = (
+        ("loop", ["shared"], 3), ("batched", ["shared"], 1), ("auto", ["shared"], 3), ("auto", ["features"], 1),
+        ("loop", ["shared", "features"], 3), ("auto", ["shared", "features"], 1),
+    )  # fmt: skip
     for passes, at, expected in counts:
         count = 0
         losses, z = net.losses(*batch())
         assert z.grad_fn is not None
         z.grad_fn.register_hook(tick)
-        where: dict[str, Any] = {"shared": net.trunk.parameters()} if at == "shared" else {"features": z}
+        where: dict[str, Any] = {"shared": net.trunk.parameters(), "features": z}
+        where = {place: where[place] for place in at}
         cp.CAGrad(TASKS, passes=passes).backward(losses, **where)  # type: ignore[arg-type]
         assert count == expected, (passes, at)
 
@@ -177,7 +181,7 @@ def test_auto_falls_back_to_a_loop() -> None:
         net.zero_grad()
         z = NoBatch.apply(net.trunk(x))  # type: ignore[no-untyped-call]
         losses = {t: (h(z)[:, 0] - y[:, i]).square().mean() for i, (t, h) in enumerate(net.heads.items())}
-        balancer.backward(losses, shared=net.trunk.parameters())
+        balancer.backward(losses, shared=net.trunk.parameters(), features=z)
     cp.CAGrad(TASKS, passes="loop").backward(other.losses(x, y)[0], shared=other.trunk.parameters())
     same(net.grads(), other.grads())
     z = NoBatch.apply(net.trunk(x))  # type: ignore[no-untyped-call]
@@ -351,26 +355,19 @@ def test_replicas_are_separate_models() -> None:
     x = torch.randn(replicas, 10, 5, generator=generator, dtype=torch.float64)
     y = torch.randn(replicas, 10, 3, generator=generator, dtype=torch.float64)
     start = torch.randn(replicas, 5, 3, generator=generator, dtype=torch.float64)
+    streams = [5, 6, 7, 8]
     for name in ALL:
-        if name in ("graddrop", "pcgrad", "gradvac"):
-            continue
+        draws = name in ("graddrop", "pcgrad", "gradvac")
         stacked = start.clone().requires_grad_()
         losses = ((x @ stacked).tanh() - y).square().mean(1)
-        cp.make(name, 3, batch_shape=replicas).double().backward(losses, shared=[stacked])
+        balancer = cp.make(name, 3, batch_shape=replicas, **({"seed": streams} if draws else {}))
+        balancer.double().backward(losses, shared=[stacked])
         for r in range(replicas):
             single = start[r].clone().requires_grad_()
-            cp.make(name, 3).double().backward(((x[r] @ single).tanh() - y[r]).square().mean(0), shared=[single])
+            alone = cp.make(name, 3, **({"seed": streams[r]} if draws else {}))
+            alone.double().backward(((x[r] @ single).tanh() - y[r]).square().mean(0), shared=[single])
             assert stacked.grad is not None
             torch.testing.assert_close(stacked.grad[r], single.grad, rtol=1e-8, atol=1e-10, msg=name)
-    seeds = [5, 6, 7, 8]
-    stacked = start.clone().requires_grad_()
-    losses = ((x @ stacked).tanh() - y).square().mean(1)
-    cp.PCGrad(3, batch_shape=replicas, seed=seeds).backward(losses, shared=[stacked])
-    for r in range(replicas):
-        single = start[r].clone().requires_grad_()
-        cp.PCGrad(3, seed=seeds[r]).backward(((x[r] @ single).tanh() - y[r]).square().mean(0), shared=[single])
-        assert stacked.grad is not None
-        torch.testing.assert_close(stacked.grad[r], single.grad)
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

@@ -284,7 +284,7 @@ def test_what_a_method_needs_is_asked_for_by_name() -> None:
 def test_famo_learns_only_from_training_calls() -> None:
     balancer = cp.FAMO(2)
     balancer.step_end(torch.tensor([1.0, 0.5]))  # nothing to compare with
-    assert balancer.adam_step == 0
+    assert balancer.adam.step == 0
     balancer(torch.ones(2))
     balancer.step_end(torch.tensor([1.0, 0.5]))
     learned = balancer.logits.clone()

@@ -43,7 +43,7 @@ def judge(name: str, ours: Tensor, theirs: Tensor, residual: Callable[[Tensor], 
     if not differ(ours, theirs):
         return True
     mine, other = residual(ours).item(), residual(theirs).item()
-    assert mine < other or mine < 1e-9, (name, mine, other)
+    assert mine < other, (name, mine, other)
     return False
 
 
@@ -78,7 +78,7 @@ def test_upgrad() -> None:
 def test_cagrad() -> None:
     weighting = peer.CAGradWeighting(c=0.4, norm_eps=0.0)
     agreed = 0
-    for _, gram in MATRICES[:80]:  # each costs the peer ten milliseconds and more
+    for _, gram in MATRICES:
         tasks = len(gram)
         mean = torch.full((tasks,), 1 / tasks, dtype=torch.float64)
         radius = 0.4 * value(gram, mean).sqrt()
@@ -126,7 +126,7 @@ def test_aligned_mtl() -> None:
 def test_fairgrad(alpha: float) -> None:
     weighting = peer.FairGradWeighting(alpha=alpha)
     agreed = 0
-    for _, gram in MATRICES[:60]:
+    for _, gram in MATRICES:
 
         def off(w: Tensor, gram: Tensor = gram) -> Tensor:
             return ((gram @ w) * w ** (1 / alpha) - 1).abs().amax()
@@ -137,7 +137,7 @@ def test_fairgrad(alpha: float) -> None:
 
 def test_nash() -> None:
     agreed = 0
-    for j, gram in MATRICES[:30]:  # each costs the peer up to a second
+    for j, gram in MATRICES[::4]:  # every T; each costs the peer up to a second
         aggregator = peer.NashMTL(n_tasks=len(j), max_norm=0.0, optim_niter=20)
         theirs = torch.as_tensor(aggregator.weighting(j), dtype=torch.float64)
 

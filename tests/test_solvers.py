@@ -316,8 +316,45 @@ def test_finite_batched_and_precise_enough(name: str, kind: str, tasks: int) -> 
     assert solve(gram.float()).isfinite().all()
     assert solve(gram.float()).dtype == torch.float32
     if kind == "absent":
-        assert (together[:, 0] == 0).all()
-        torch.testing.assert_close(together[:, 1:], solve(gram[:, 1:, 1:]), rtol=1e-7, atol=1e-9)
+        for one, gram_of_one in zip(together, gram, strict=True):
+            here = gram_of_one.diagonal().isfinite()
+            assert (one[~here] == 0).all()
+            torch.testing.assert_close(one[here], solve(gram_of_one[here][:, here]), rtol=1e-7, atol=1e-9)
+
+
+ANY = st.floats(width=32) | st.sampled_from([0.0, -0.0, 1e-40, 1e300, -1e300, torch.inf, -torch.inf, torch.nan])
+
+
+@settings(deadline=None, max_examples=60)
+@given(tasks=st.integers(1, 5), data=st.data())
+@pytest.mark.parametrize("name", SOLVERS)
+def test_whatever_the_matrix_the_weights_are_finite(name: str, tasks: int, data: st.DataObject) -> None:
+    """Overflows, underflows and matrices that are the Gram matrix of nothing: no error, no NaN."""
+    entries = data.draw(st.lists(ANY, min_size=tasks * tasks, max_size=tasks * tasks))
+    gram = torch.tensor(entries, dtype=torch.float64).view(tasks, tasks)
+    for given_as in (gram, (gram + gram.mT) / 2, gram.float(), torch.stack((gram, torch.eye(tasks)))):
+        weights = SOLVERS[name](given_as)
+        assert weights.isfinite().all()
+        assert (weights[given_as.diagonal(dim1=-2, dim2=-1).isnan()] == 0).all()
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 10_000), tasks=st.integers(2, 8), kind=st.sampled_from(KINDS[:4]))
+def test_surgery_is_equivariant_with_its_orders(seed: int, tasks: int, kind: str) -> None:
+    """PCGrad and GradVac with tasks relabelled, and in the same order among them."""
+    generator = torch.Generator().manual_seed(seed)
+    j, relabelled = jacobians(kind, 1, tasks, seed)[0], torch.randperm(tasks, generator=generator)
+    gram = j @ j.T
+    order = torch.rand(tasks, tasks, generator=generator).argsort(-1)
+    place = relabelled.argsort()  # where a task went
+    there = place[order[relabelled]]
+    phi = 0.5 * torch.rand(tasks, tasks, generator=generator, dtype=torch.float64)
+    moved, moved_phi = gram[relabelled][:, relabelled], phi[relabelled][:, relabelled]
+    for w, other in (
+        (f.pcgrad_weights(gram, order), f.pcgrad_weights(moved, there)),
+        (f.gradvac_weights(gram, phi, order)[0], f.gradvac_weights(moved, moved_phi, there)[0]),
+    ):
+        torch.testing.assert_close(w[relabelled], other, rtol=1e-6, atol=1e-9 * w.abs().max().item())
 
 
 PERMUTABLE = [name for name in SOLVERS if name not in ("pcgrad", "gradvac")]

@@ -27,8 +27,9 @@ from .lab.data.nyuv2_sources import read_source, write_zip
 from .lab.data.where import SOURCES, VARIABLE, data_folder, present
 from .lab.engine import CorruptWarning, Run, RunError, Stack, Store, make_executor, plan, run_stacks
 from .lab.engine.ranks import started_by_torchrun
+from .lab.files import write_whole
 from .lab.progress import Watch
-from .lab.report import Book, saturation
+from .lab.report import Book, provenance, saturation
 from .lab.studies import PAPER_STUDIES, SATURATION, STUDIES, Cell, Study, charted, find_study
 from .lab.studies.dense import on_scenes
 from .lab.studies.select import parse_seeds, select
@@ -149,6 +150,11 @@ def reproduce(
     book = Book(chosen, store, seeds=_seeds(seeds, chosen), epochs=epochs, device=device)
     book.show(console)
     written = book.write(out / "report")
+    options = {"--seeds": seeds, "--epochs": epochs, "--device": device, "--method": method, "--condition": condition}
+    options |= {"--data": SCENES} if data == SCENES else {}
+    made = out / "report" / "made.md"
+    write_whole(made, provenance([study.name for study in chosen], options, quick).encode())
+    written.append(made)
     console.print(f"{len(written)} files in {out / 'report'}: tables, ledger and figures")
 
 

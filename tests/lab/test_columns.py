@@ -15,11 +15,12 @@ from torch.nn import functional as F
 import counterpoise as cp
 from counterpoise.lab.data import CATALOGUE, load
 from counterpoise.lab.data.tabular import published_split, standardised
-from counterpoise.lab.engine import Recipe, Run, Schedule, Trainer, execute, make_stacks, spec
+from counterpoise.lab.engine import Columns, Recipe, Run, Schedule, Trainer, execute, make_stacks, spec
 from counterpoise.lab.engine.workload import shuffled
 from counterpoise.lab.metrics.tabular import label_scores, regression_scores
 from counterpoise.lab.models.trunk import Dropouts, StackedTrunk
 from counterpoise.lab.studies.real_data import AUTHORS, METHODS
+from counterpoise.lab.studies.tabular import METHODS as TABULAR_METHODS
 
 from . import toy_table
 from .test_store import files
@@ -295,3 +296,27 @@ def test_scores_are_those_of_scikit_learn() -> None:
         each = metrics.root_mean_squared_error(*pair, multioutput="raw_values")
         assert float(measured["rmse"][r]) == pytest.approx(each.mean())
         assert measured["score"][r].tolist() == pytest.approx((1 - each / sd).tolist())
+
+
+GRADIENT = ("PCGrad", "GradNormProxy", "CAGrad", "Nash-MTL", "BPGS + PCGrad")
+
+
+@pytest.mark.parametrize("name", GRADIENT)
+def test_batched_passes_are_the_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, double: None, name: str) -> None:
+    """On a device all task gradients of a stack come from one batched pass; here on the CPU."""
+    toy_table.install(tmp_path, monkeypatch)
+    runs = [run(TABULAR_METHODS[name], seed) for seed in (1, 2)]
+    loop = trained(*runs)
+    monkeypatch.setattr(Columns, "passes", "batched")
+    torch.testing.assert_close(trained(*runs).network.value, loop.network.value, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["Kendall", "FAMO", *GRADIENT])
+def test_a_device_gives_what_the_cpu_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, double: None, name: str
+) -> None:
+    toy_table.install(tmp_path, monkeypatch)
+    runs = [run(TABULAR_METHODS[name], seed) for seed in (1, 2)]
+    there = trained(*(replace(one, device="cuda") for one in runs)).network.value.cpu()
+    torch.testing.assert_close(there, trained(*runs).network.value, rtol=1e-5, atol=1e-7)

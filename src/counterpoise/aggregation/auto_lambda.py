@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from .. import distributed, gradients
-from ..functional import AdamState, adam
 from ..losses import Losses, gather
+from ..own_adam import OwnAdam
 from ..registry import register
 from .base import Aggregation, Options
 
@@ -48,9 +48,6 @@ class AutoLambda(Aggregation):
     """
 
     lam: Tensor
-    adam_step: Tensor
-    adam_mean: Tensor
-    adam_square: Tensor
 
     def __init__(
         self,
@@ -69,9 +66,7 @@ class AutoLambda(Aggregation):
         self.virtual_lr, self.start, self.lr = virtual_lr, start, lr
         self.primary = tuple(self.tasks if primary is None else primary)
         self.register_buffer("lam", torch.full(self.shape, start))
-        for name in ("adam_mean", "adam_square"):
-            self.register_buffer(name, torch.zeros(self.shape))
-        self.register_buffer("adam_step", torch.zeros(()))
+        self.adam = OwnAdam(self.shape)
 
     def multipliers(self, losses: Tensor, learning: bool) -> Tensor:
         return self.lam.clone()
@@ -131,19 +126,14 @@ class AutoLambda(Aggregation):
                 sides.append(values)
             slope = (sides[0] - sides[1]) / (2 * width)
             gradient = torch.nan_to_num(-self.virtual_lr * slope, 0.0, 0.0, 0.0)
-            state = AdamState(self.adam_step, self.adam_mean, self.adam_square)
-            lam, state = adam(self.lam, gradient, state, lr=self.lr)
-            for old, new in zip(
-                (self.lam, self.adam_step, self.adam_mean, self.adam_square), (lam.clamp_min(0.0), *state), strict=True
-            ):
-                old.copy_(new)
+            self.adam.move(self.lam, gradient, lr=self.lr)
+            self.lam.clamp_min_(0.0)
 
     @torch.no_grad()
     def reset(self) -> None:
         super().reset()
         self.lam.fill_(self.start)
-        for held in (self.adam_step, self.adam_mean, self.adam_square):
-            held.zero_()
+        self.adam.clear()
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, virtual_lr={self.virtual_lr}, lr={self.lr}, primary={self.primary}"

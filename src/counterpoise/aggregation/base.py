@@ -22,7 +22,7 @@ Passes = Literal["auto", "loop", "batched"]
 Ranks = Literal["exact", "local"]
 
 
-SMALL_NETWORK = 1 << 20  # parameters up to which batched passes are faster than a loop
+SMALL_NETWORK = 1 << 20  # shared parameters up to which batches through features are worth it
 
 
 class Options(Common, total=False):
@@ -35,11 +35,22 @@ class Options(Common, total=False):
     times the weight which the method gives the task."""
     passes: Passes
     """How task gradients are computed: "loop", one backward pass each; "batched", all in one pass of batched
-    vector-Jacobian products; "auto", batched for small shared networks, where it is faster, if vmap knows every
-    operation there, and a loop elsewhere."""
+    vector-Jacobian products; "auto", a loop, but for small shared networks with `features=`, where batches are faster
+    on a GPU and as fast on a CPU, if vmap knows every operation there."""
     ranks: Ranks
     """In a process group: "exact" averages task gradients over ranks before they are compared (T gradients travel),
     "local" compares those of each rank (nothing travels here; the directions are averaged afterwards)."""
+
+
+def weighted_by(kind: type[Weighting], tasks: int | Sequence[str], options: Options) -> Options:
+    """Options with that weighting, of the same shape and process group, where none is given."""
+    if options.get("weighting") is not None:
+        return options
+    common: Common = {}
+    for name in Common.__annotations__:
+        if name in options:
+            common[name] = options[name]  # type: ignore[literal-required]
+    return {**options, "weighting": kind(tasks, **common)}
 
 
 class Place(NamedTuple):
@@ -271,7 +282,7 @@ class Aggregation(Balancer):
         if self.passes != "auto":
             return self.passes == "batched"
         small = sum(target.numel() for target in place.targets) <= SMALL_NETWORK
-        return small and not sharded and self._batches is not False
+        return small and bool(place.features) and self._batches is not False
 
     def _on_parameters(self, roots: Sequence[Root], place: Place, keep: bool, *, batched: bool) -> TaskGradients:
         if place.features:

@@ -10,7 +10,7 @@ from .. import gradients
 from ..gradients import Row, TaskGradients
 from ..registry import register
 from ..weighting import UWO
-from .base import Aggregation, Options, Seen
+from .base import Aggregation, Options, Seen, weighted_by
 from .memory import Memory
 
 
@@ -43,11 +43,7 @@ class DBMTL(Aggregation):
     def __init__(
         self, tasks: int | Sequence[str], *, beta: float = 0.9, sigma: float = 0.0, **options: Unpack[Options]
     ) -> None:
-        if options.get("weighting") is None:
-            shape, strict = options.get("batch_shape", ()), options.get("strict", False)
-            group = options.get("process_group")
-            options["weighting"] = UWO(tasks, batch_shape=shape, strict=strict, process_group=group)
-        super().__init__(tasks, **options)
+        super().__init__(tasks, **weighted_by(UWO, tasks, options))
         if not 0 <= beta < 1:
             raise ValueError(f"beta is {beta}, expected a number in [0, 1)")
         self.beta, self.sigma = beta, sigma

@@ -1,15 +1,19 @@
 """GradDrop: for each coordinate one sign survives."""
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
+from ..functional import uniform
 from ..gradients import Row, TaskGradients
 from ..losses import PerTask, per_task
 from ..registry import register
+from ..seeds import seeds
 from .base import Aggregation, Options, Seen
+
+POSITIONS = 1 << 20  # streams of one seed: more tensors than any network shares
 
 
 @register(
@@ -25,8 +29,8 @@ class GradDrop(Aggregation):
     .. math:: P = \frac12\Bigl(1 + \frac{\sum_i g_i}{\sum_i |g_i|}\Bigr), \qquad
        d = \sum_i g_i \odot \bigl([U < P][g_i > 0] + [U > P][g_i < 0]\bigr), \quad U \sim \mathcal U(0, 1)
 
-    in each coordinate; `leak` is the part of each gradient that passes unmasked. The draws come from the stream of
-    `seed`. The direction is not a combination of task gradients, so `weights` is None.
+    in each coordinate; `leak` is the part of each gradient that passes unmasked. The draws come from the
+    stream of `seed`, one for each replica. The direction is not a combination of task gradients, so `weights` is None.
 
     Example:
         >>> w = torch.zeros(2, requires_grad=True)
@@ -36,30 +40,34 @@ class GradDrop(Aggregation):
         (tensor([1., 1.]), None)
     """
 
-    leak: Tensor
+    seed: Tensor
+    counter: Tensor
 
     def __init__(
-        self, tasks: int | Sequence[str], *, leak: PerTask | None = None, seed: int = 0, **options: Unpack[Options]
+        self,
+        tasks: int | Sequence[str],
+        *,
+        leak: PerTask | None = None,
+        seed: int | Sequence[int] = 0,
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(tasks, **options)
         leaks = per_task("leak", leak, 0.0, self.tasks, (len(self.tasks),))
         if bool(((leaks < 0) | (leaks > 1)).any()):
             raise ValueError(f"leak is {leaks.tolist()}, expected numbers in [0, 1]")
         self._leaks: list[float] = leaks.tolist()
-        self.seed = seed
-        self._draws = 0
+        self.register_buffer("seed", seeds(seed, self.batch_shape))
+        self.register_buffer("counter", torch.zeros(self.batch_shape, dtype=torch.long))
 
     def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[None, Row]:
-        first = next(grad for row in grads.rows for grad in row if grad is not None)
-        # One generator for each step, so that the number of steps is its whole state.
-        generator = torch.Generator(first.device).manual_seed(hash((self.seed, self._draws)) & (1 << 63) - 1)
-        if seen.learning:
-            self._draws += 1
         leaks = [self._leaks[slot] for slot in grads.slots]
-        return None, [self._drop(column, leaks, generator) for column in zip(*grads.rows, strict=True)]
+        columns = zip(*grads.rows, strict=True)
+        direction = [self._drop(column, leaks, position) for position, column in enumerate(columns)]
+        if seen.learning:
+            self.counter += 1
+        return None, direction
 
-    @staticmethod
-    def _drop(column: Sequence[Tensor | None], leaks: Sequence[float], generator: torch.Generator) -> Tensor | None:
+    def _drop(self, column: Sequence[Tensor | None], leaks: Sequence[float], position: int) -> Tensor | None:
         given = [(grad, leak) for grad, leak in zip(column, leaks, strict=True) if grad is not None]
         if not given:
             return None
@@ -71,18 +79,15 @@ class GradDrop(Aggregation):
             passed.add_(grad, alpha=leak)
             kept_up.add_(positive, alpha=1 - leak)
             kept_down.add_(negative, alpha=1 - leak)
-        drawn = torch.rand(up.shape, generator=generator, device=up.device, dtype=up.dtype)
+        drawn = self._draw(up, position)
         return passed + torch.where(drawn * (up + down) < up, kept_up, kept_down)  # U < P = up / (up + down)
 
-    def get_extra_state(self) -> dict[str, int]:
-        return {"draws": self._draws}
+    def _draw(self, like: Tensor, position: int) -> Tensor:
+        """Uniform numbers for the gradient at a position of the row: a stream for each replica and position."""
+        count = like.shape[len(self.batch_shape) :].numel()
+        return uniform(self.seed * POSITIONS + position, self.counter, count).view(like.shape)
 
-    def set_extra_state(self, state: Any) -> None:
-        self._draws = int(state["draws"])
-
+    @torch.no_grad()
     def reset(self) -> None:
         super().reset()
-        self._draws = 0
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, seed={self.seed}"
+        self.counter.zero_()

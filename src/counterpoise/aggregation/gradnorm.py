@@ -6,7 +6,8 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from ..functional import AdamState, adam, gradnorm_gradient
+from ..functional import gradnorm_gradient
+from ..own_adam import OwnAdam
 from ..registry import register
 from .base import Aggregation, Options, Seen
 
@@ -39,9 +40,6 @@ class GradNorm(Aggregation):
 
     task_weights: Tensor
     first: Tensor
-    adam_step: Tensor
-    adam_mean: Tensor
-    adam_square: Tensor
 
     def __init__(
         self, tasks: int | Sequence[str], *, alpha: float = 1.5, lr: float = 0.025, **options: Unpack[Options]
@@ -50,9 +48,7 @@ class GradNorm(Aggregation):
         self.alpha, self.lr = alpha, lr
         self.register_buffer("task_weights", torch.ones(self.shape))
         self.register_buffer("first", torch.full(self.shape, torch.nan))
-        for name in ("adam_mean", "adam_square"):
-            self.register_buffer(name, torch.zeros(self.shape))
-        self.register_buffer("adam_step", torch.zeros(()))
+        self.adam = OwnAdam(self.shape)
 
     def multipliers(self, losses: Tensor, learning: bool) -> Tensor:
         return self.task_weights.clone()
@@ -66,21 +62,16 @@ class GradNorm(Aggregation):
         losses = seen.losses.to(self.first.dtype)
         self.first.copy_(torch.where(torch.isnan(self.first), losses, self.first))
         gradient = gradnorm_gradient(self.task_weights, norms, losses, self.first, alpha=self.alpha)
-        state = AdamState(self.adam_step, self.adam_mean, self.adam_square)
-        weights, state = adam(self.task_weights, gradient, state, lr=self.lr)
-        weights = weights.clamp_min(1e-3)
-        weights = weights * len(self.tasks) / weights.sum(-1, keepdim=True)
-        held = (self.task_weights, self.adam_step, self.adam_mean, self.adam_square)
-        for old, new in zip(held, (weights, *state), strict=True):
-            old.copy_(new)
+        self.adam.move(self.task_weights, gradient, lr=self.lr)
+        self.task_weights.clamp_min_(1e-3)
+        self.task_weights.mul_(len(self.tasks) / self.task_weights.sum(-1, keepdim=True))
 
     @torch.no_grad()
     def reset(self) -> None:
         super().reset()
         self.task_weights.fill_(1.0)
         self.first.fill_(torch.nan)
-        for held in (self.adam_step, self.adam_mean, self.adam_square):
-            held.zero_()
+        self.adam.clear()
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, alpha={self.alpha}, lr={self.lr}"

@@ -5,7 +5,7 @@ from typing import Unpack
 
 from ..registry import register
 from ..weighting import IMTLL
-from .base import Options
+from .base import Options, weighted_by
 from .imtl_g import IMTLG
 
 
@@ -30,8 +30,4 @@ class IMTL(IMTLG):
     """
 
     def __init__(self, tasks: int | Sequence[str], **options: Unpack[Options]) -> None:
-        if options.get("weighting") is None:
-            shape, strict = options.get("batch_shape", ()), options.get("strict", False)
-            group = options.get("process_group")
-            options["weighting"] = IMTLL(tasks, batch_shape=shape, strict=strict, process_group=group)
-        super().__init__(tasks, **options)
+        super().__init__(tasks, **weighted_by(IMTLL, tasks, options))

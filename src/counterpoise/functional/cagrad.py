@@ -37,7 +37,6 @@ class Change(NamedTuple):
 
     x: Tensor
     mu: Tensor  # min_i ⟨g_i, d⟩
-    distance: Tensor  # ‖Σ x_i g_i‖
     settled: Tensor  # no direction descends for all tasks
     unsolved: Tensor
 
@@ -52,9 +51,9 @@ def cagrad(gram: Tensor, *, alpha: float = 0.4, rescale: bool = True) -> Solutio
     nearest to g₀ is taken. Residual: the larger of the violation of ⟨g_i, d⟩ ≥ μ relative to ‖g_i‖‖g₀‖, and of ‖·‖ = c
     relative to c.
     """
-    weights, problem, change = _solve(gram, alpha, rescale)
-    violation = change.mu * problem.ratios - problem.products - torch.bmm(problem.cosines, change.x)
-    off = (change.distance - alpha) / max(alpha, 1e-300)
+    weights, parts, problem, change = _solve(gram, alpha, rescale)
+    violation = change.mu * problem.ratios - problem.products - torch.bmm(parts.exact, change.x)
+    off = (_length(parts.exact, change.x) - alpha) / max(alpha, 1e-300)
     residual = violation.amax(-2, keepdim=True).maximum(torch.where(change.settled, off, off.abs())).clamp_min(0.0)
     return answer(gram, weights, residual, ~change.unsolved)
 
@@ -65,7 +64,7 @@ def cagrad_weights(gram: Tensor, *, alpha: float = 0.4, rescale: bool = True) ->
 
 
 @no_bookkeeping
-def _solve(gram: Tensor, alpha: float, rescale: bool) -> tuple[Tensor, Problem, Change]:
+def _solve(gram: Tensor, alpha: float, rescale: bool) -> tuple[Tensor, Unit, Problem, Change]:
     parts = unit(gram)
     share = mean_weights(parts)
     mean = parts.norms * share  # g₀, on the unit gradients
@@ -79,7 +78,7 @@ def _solve(gram: Tensor, alpha: float, rescale: bool) -> tuple[Tensor, Problem, 
     if not none_left(change.unsolved | change.settled):
         change = _otherwise(problem, change)
     weights = change.x * (size * parts.inverse) + share
-    return weights / (1 + alpha**2) if rescale else weights, problem, change
+    return weights / (1 + alpha**2) if rescale else weights, parts, problem, change
 
 
 def _joint(problem: Problem, parts: Unit) -> Change:
@@ -110,7 +109,7 @@ def _joint(problem: Problem, parts: Unit) -> Change:
         settled = settled | (parts.present & (parts.norms == 0)).any(-2, keepdim=True)
         # Where norms differ by many decades, μ may have lost its digits.
         unsolved = unsolved | ((_length(matrix, x) - radius).abs() > 1e-10 * radius)
-    return Change(x, mu, torch.full_like(mu, radius), settled, unsolved)
+    return Change(x, mu, settled, unsolved)
 
 
 def _height(quadratic: Tensor, radius: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -133,17 +132,16 @@ def _otherwise(problem: Problem, change: Change) -> Change:
     shortened = nearest * (problem.radius / length.clamp_min(1e-300)).clamp_max(1.0)
     replaced = settled | unsolved
     x = torch.where(replaced, shortened, change.x)
-    distance = torch.where(replaced, length.clamp_max(problem.radius), change.distance)
     mu = torch.where(settled, 0.0, change.mu)
     if looking_is_free(unsolved) and bool(unsolved.any()):
         rest = unsolved.flatten()
         part = Problem(problem.cosines[rest], problem.ratios[rest], problem.products[rest], problem.radius)
-        x[rest], mu[rest], distance[rest] = _bisect(part)
-        unsolved = unsolved & ((distance - problem.radius).abs() > 1e-6 * problem.radius)
-    return Change(x, mu, distance, settled, unsolved)
+        x[rest], mu[rest] = _bisect(part)
+        unsolved = unsolved & ((_length(problem.cosines, x) - problem.radius).abs() > 1e-6 * problem.radius)
+    return Change(x, mu, settled, unsolved)
 
 
-def _bisect(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
+def _bisect(problem: Problem) -> tuple[Tensor, Tensor]:
     """The distance grows with μ, from 0 where the first task becomes tight."""
     cosines, ratio, products, radius = problem
     low = torch.where(ratio > 0, products / ratio, torch.inf).amin(-2, keepdim=True)
@@ -152,8 +150,7 @@ def _bisect(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
         middle = (low + high) / 2
         inside = _length(cosines, complementarity(cosines, products - middle * ratio)[0]) <= radius
         low, high = torch.where(inside, middle, low), torch.where(inside, high, middle)
-    x = complementarity(cosines, products - low * ratio)[0]
-    return x, low, _length(cosines, x)
+    return complementarity(cosines, products - low * ratio)[0], low
 
 
 def _length(cosines: Tensor, x: Tensor) -> Tensor:

@@ -38,6 +38,11 @@ class Unit(NamedTuple):
     present: Tensor | None  # None: all gradients are there, of comparable size, so that nothing has to be guarded
     ridge: float  # on the diagonal: how far rounding of the input may take it from positive semi-definite
 
+    @property
+    def exact(self) -> Tensor:
+        """The cosines without the ridge: what a residual is taken on."""
+        return self.cosines - self.ridge * identity(self.cosines)
+
 
 def unit(gram: Tensor, *, regular: bool = True) -> Unit:
     """Splits a Gram matrix (…, T, T) into cosines, with the ridge if they are to be `regular`, and norms."""

@@ -21,7 +21,8 @@ def cosines_of(gram: Tensor) -> tuple[Matrix, list[float]] | None:
         return None
     rows: Matrix = gram.tolist()
     squares = [row[i] for i, row in enumerate(rows)]
-    if not (min(squares) > 0 and max(squares) < min(1e12 * min(squares), math.inf)):
+    largest = min(1e12 * min(squares), math.inf)
+    if not all(0 < square < largest for square in squares):  # NaN is neither
         return None
     norms = [math.sqrt(square) for square in squares]
     cosines = [

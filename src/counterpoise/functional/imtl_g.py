@@ -17,7 +17,7 @@ def imtl_g(gram: Tensor) -> Solution:
     """
     weights, parts, scaled, sound = _solve(gram)
     scaled = torch.where(parts.inverse > 0, scaled, 0.0)
-    projections = torch.bmm(parts.cosines, scaled)
+    projections = torch.bmm(parts.exact, scaled)
     usable = parts.inverse > 0
     high = torch.where(usable, projections, -torch.inf).amax(-2)
     low = torch.where(usable, projections, torch.inf).amin(-2)

@@ -15,7 +15,7 @@ def mgda(gram: Tensor) -> Solution:
     """
     weights, parts, unsolved = _solve(gram)
     scaled = weights * parts.norms
-    products = torch.bmm(parts.cosines, scaled)  # (Gw)_i / ‖g_i‖
+    products = torch.bmm(parts.exact, scaled)  # (Gw)_i / ‖g_i‖
     value = (scaled * products).sum(-2, keepdim=True)
     gaps = (value * parts.inverse - products) / scaled.norm(dim=-2, keepdim=True)
     residual = torch.where(parts.inverse > 0, gaps, 0.0).amax(-2).nan_to_num(0.0).clamp_min(0.0)

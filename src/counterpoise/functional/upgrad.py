@@ -14,7 +14,8 @@ def upgrad(gram: Tensor) -> Solution:
     worst negative product ⟨g_j, d_i⟩ / (‖g_j‖‖g_i‖), or product with x_j, over all projections.
     """
     weights, parts, x, unsolved = _solve(gram)
-    products = parts.cosines + parts.cosines @ x
+    cosines = parts.exact
+    products = torch.baddbmm(cosines, cosines, x)
     residual = (-products).clamp_min(0.0).maximum((x * products).abs()).amax((-1, -2))
     return answer(gram, weights, residual, ~unsolved.any(-1))
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .. import kernels
 from ..balancer import Common
 from ..functional import Anchor, Chart, ChartKind, ChartOptions, Step, bpgs, bpgs_calibrate, bpgs_chart
+from ..functional.bpgs import radius
 from ..functional.masking import working_dtype
 from ..registry import register
 from .base import Weighting
@@ -39,7 +40,8 @@ class BPGS(Weighting):
         normalise: weights that sum to 1; otherwise the raw precisions ω.
         theta_gain: :math:`g_\theta`. Under Adam it matters only through ε and a joint clip: clip θ apart from the
             network.
-        margin: what :math:`\tau_T` has beyond :math:`\sqrt{T - 1}`.
+        margin: what :math:`\tau_T` has beyond :math:`\sqrt{T - 1}`. With a negative one the chart no longer reaches
+            every loss.
         eps_log, eps_std: floors under the logarithm's argument and under :math:`\bar\varsigma`.
         s_min, s_max: bounds of the stateless chart.
 
@@ -71,9 +73,11 @@ class BPGS(Weighting):
         super().__init__(tasks, **common)
         if chart not in get_args(ChartKind):
             raise ValueError(f"chart is {chart!r}, expected one of {', '.join(map(repr, get_args(ChartKind)))}")
-        for name, value in (("margin", margin), ("eps_log", eps_log), ("eps_std", eps_std)):
+        for name, value in (("eps_log", eps_log), ("eps_std", eps_std)):
             if not value > 0:
                 raise ValueError(f"{name} is {value}, expected a positive number")
+        if not 0 < radius(len(self.tasks), margin) < math.inf:
+            raise ValueError(f"margin is {margin}, expected a number that leaves τ = √(T − 1) + margin positive")
         if not math.isfinite(theta_gain):
             raise ValueError(f"theta_gain is {theta_gain}, expected a finite number")
         if not s_min < s_max:

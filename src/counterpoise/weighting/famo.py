@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from ..balancer import Common
-from ..functional import AdamState, Step, adam, famo, famo_gradient
+from ..functional import Step, famo, famo_gradient
 from ..losses import Losses, PerTask, check_finite, gather, per_task
+from ..own_adam import OwnAdam
 from ..registry import register
 from .base import Weighting
 from .means import Mean
@@ -43,9 +44,6 @@ class FAMO(Weighting):
     linear: ClassVar[bool] = False
     logits: Tensor
     floor: Tensor
-    adam_step: Tensor
-    adam_mean: Tensor
-    adam_square: Tensor
 
     def __init__(
         self,
@@ -64,9 +62,8 @@ class FAMO(Weighting):
         self.weight_decay = weight_decay
         self.accumulation = accumulation
         self.register_buffer("floor", per_task("min_losses", min_losses, 0.0, self.tasks, self.shape))
-        for name in ("logits", "adam_mean", "adam_square"):
-            self.register_buffer(name, torch.zeros(self.shape))
-        self.register_buffer("adam_step", torch.zeros(()))
+        self.register_buffer("logits", torch.zeros(self.shape))
+        self.adam = OwnAdam(self.shape)
         self.before = Mean(self.shape)
         self._calls = 0
 
@@ -96,12 +93,7 @@ class FAMO(Weighting):
         after, _ = self._mean_over_ranks(values, counts, learning=True)
         called = self.before.count.sum() > 0  # without a call there is nothing to compare with, and no step to take
         gradient = famo_gradient(self.logits, self.before.take(), after, self.floor)
-        state = AdamState(self.adam_step, self.adam_mean, self.adam_square)
-        logits, state = adam(self.logits, gradient, state, lr=self.lr, weight_decay=self.weight_decay)
-        for held, new in zip(
-            (self.logits, self.adam_step, self.adam_mean, self.adam_square), (logits, *state), strict=True
-        ):
-            held.copy_(torch.where(called, new, held))
+        self.adam.move(self.logits, gradient, due=called, lr=self.lr, weight_decay=self.weight_decay)
         self._calls = 0
 
     @torch.no_grad()
@@ -109,8 +101,8 @@ class FAMO(Weighting):
         super().reset()
         self.before.clear()
         self._calls = 0
-        for held in (self.logits, self.adam_step, self.adam_mean, self.adam_square):
-            held.zero_()
+        self.logits.zero_()
+        self.adam.clear()
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, lr={self.lr}, weight_decay={self.weight_decay}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +21,9 @@ def structure(recipe: Recipe) -> tuple[object, ...]:
     return recipe.name, recipe.options, weighting, recipe.optimizer, recipe.start, recipe.joined
 
 
-def random_streams(method: str) -> Literal["none", "one", "each"]:
-    """Whether a method draws random numbers, and whether each replica can have a stream of its own."""
-    seed = describe(method).build.__init__.__annotations__.get("seed")
-    return "none" if seed is None else "one" if seed in (int, "int") else "each"
+def draws(method: str) -> bool:
+    """Whether a method draws random numbers: each replica then has a stream of its own."""
+    return "seed" in describe(method).build.__init__.__annotations__
 
 
 class Sections(nn.Module):
@@ -102,9 +101,8 @@ def build(
         options.setdefault("passes", passes)
     if recipe.weighting is not None:
         options["weighting"] = build(recipe.weighting, tasks, seeds, stacked=stacked)
-    streams = random_streams(recipe.name)
-    if streams != "none":
-        options.setdefault("seed", seeds if stacked and streams == "each" else seeds[0])
+    if draws(recipe.name):
+        options.setdefault("seed", seeds if stacked else seeds[0])
     balancer = make(recipe.name, tasks, batch_shape=(len(seeds),) if stacked else (), **options)
     if recipe.start is not None:
         with torch.no_grad():

@@ -18,7 +18,7 @@ import counterpoise as cp
 from . import ranks
 from .description import Run, content_hash
 from .methods import describe
-from .sections import random_streams, structure
+from .sections import structure
 from .store import Store
 from .trainers import is_dense, is_measured, make_trainer
 from .workload import WORKLOADS
@@ -52,7 +52,7 @@ class Stack:
     def work(self) -> int:
         """Backward passes over one run's data, about: what takes longest starts first."""
         passes = 10 if space_of(self.runs[0]) == "gradient" else 1
-        return len(self.runs) * self.epochs * passes
+        return sum(WORKLOADS[run.data.name].burden(run) for run in self.runs) * self.epochs * passes
 
     def __str__(self) -> str:
         names = sorted({run.recipe.name for run in self.runs})
@@ -67,9 +67,8 @@ def stackable(run: Run) -> tuple[object, ...]:
     """Runs with equal answers have equal shapes and may be trained together.
 
     Rates, decays and clips may differ. A gradient-space method works on the gradients of its whole stack, so it stands
-    alone. So does every run in fp16, where one replica's overflow would skip the step of all, and every run of a method
-    that has one random stream for all replicas, and every run of dense prediction. Runs that are measured take turns in
-    one process: all of a seed together.
+    alone. So does every run in fp16, where one replica's overflow would skip the step of all, and every run of dense
+    prediction. Runs that are measured take turns in one process: all of a seed together.
     """
     if is_measured(run):
         return run.study, run.data, run.model, run.schedule, run.device, run.seed
@@ -79,7 +78,7 @@ def stackable(run: Run) -> tuple[object, ...]:
     schedule = replace(run.schedule, lr=0.0, weight_decay=0.0, clip=None)
     if schedule.decay == "cosine":  # its last share of lr is the same for all only if lr is
         schedule = replace(schedule, lr=run.network_lr)
-    alone = run.key if run.schedule.precision == "fp16" or random_streams(run.recipe.name) == "one" else None
+    alone = run.key if run.schedule.precision == "fp16" else None
     return run.study, WORKLOADS[run.data.name].shape(run), run.model, schedule, run.device, method, alone
 
 

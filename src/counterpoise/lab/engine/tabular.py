@@ -19,6 +19,7 @@ from .workload import WORKLOADS, Workload, plain_kernels, shuffled
 
 MOMENTUM, VARIANCE_FLOOR = 0.1, 1e-8  # of the running statistics of targets
 ROWS_AT_ONCE = 2048  # in evaluation
+FILLS_A_CORE = 1 << 14  # activations of a layer from which stacking hardly saves time on a CPU
 
 Part = tuple[Tensor, Tensor, Tensor]
 """Inputs (R, n, d), targets (R, n, T), and the weight of each row (R, n): 0 where it fills up a shorter part."""
@@ -69,8 +70,15 @@ class Columns(Workload):
 
     @classmethod
     def crowd(cls, run: Run) -> int | None:
-        """The authors' trunk fills a core by itself, and runs that stop early would wait for the last of a stack."""
-        return 1 if run.model.kwargs.get("trunk", "residual") == "residual" else None
+        """A wide network fills a core by itself, and runs that stop early would wait for the last of their stack."""
+        model = run.model.kwargs
+        if model.get("trunk", "residual") == "residual":
+            return 1
+        return 3 if model.get("width", 256) * run.schedule.batch_size > FILLS_A_CORE else None
+
+    @classmethod
+    def burden(cls, run: Run) -> int:
+        return sum(CATALOGUE[run.data.name].rows)
 
     @property
     def steps(self) -> int:

@@ -42,6 +42,7 @@ class Trainer:
         self.epoch = self.step = 0
         self.history: list[list[dict[str, Any]]] = [[] for _ in runs]
         self.stopped = torch.zeros(len(runs), dtype=torch.bool)
+        self.running: Tensor | float = 1.0
         self.best = torch.full((len(runs),), -torch.inf)
         self.best_epoch = torch.zeros(len(runs), dtype=torch.long)
         self.best_value = self.network.value.clone()
@@ -57,6 +58,8 @@ class Trainer:
 
     def train_epoch(self) -> None:
         """Trains one epoch, scores it, and writes it into the history of every run that has not stopped."""
+        # Which runs go on is sent to the device once for each epoch, not for each step.
+        self.running = (~self.stopped).to(self.device, torch.float32).unsqueeze(1) if self.stopped.any() else 1.0
         with self.workload.kernels():
             losses, weights = self._train()
             self.sections.epoch_end()
@@ -87,7 +90,6 @@ class Trainer:
 
     def _step_groups(self) -> None:
         total = self.schedule.epochs * self.workload.steps
-        running = (~self.stopped).to(self.device, torch.float32).unsqueeze(1) if self.stopped.any() else 1.0
         if self.scaler is not None:
             for group in self.groups:
                 self.scaler.unscale_(group)  # type: ignore[arg-type]
@@ -97,7 +99,7 @@ class Trainer:
             group.norm = self.network.norm[rows] = torch.hypot(self.network.norm[rows], group.norm)
         for group in self.groups:
             factor = schedule_factor(self.schedule, self.step, total, self.runs[0].network_lr)
-            scale = factor * running if group is self.network else factor
+            scale = factor * self.running if group is self.network else factor
             if self.scaler is None:
                 group.step(scale)
             else:

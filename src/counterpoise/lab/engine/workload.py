@@ -44,6 +44,11 @@ class Workload(ABC):
         """The most runs worth stacking on a CPU; None: as many as is usual."""
         return None
 
+    @classmethod
+    def burden(cls, run: Run) -> int:
+        """How long an epoch takes, compared with other runs of the workload."""
+        return 1
+
     @property
     @abstractmethod
     def steps(self) -> int:

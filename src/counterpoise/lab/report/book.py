@@ -12,7 +12,7 @@ from ..engine import Store
 from ..files import write_whole
 from ..studies import Study
 from . import dense, diagrams, figures, ledger, ranks, saturation, tables, training
-from .frame import collect, curves, dense_curves
+from .frame import best_rates, collect, curves, dense_curves
 from .style import MARKS
 
 
@@ -36,9 +36,10 @@ class Book:
         device: str = "cpu",
     ) -> None:
         self.studies, self.store, self.seeds, self.epochs, self.device = list(studies), store, seeds, epochs, device
-        self.frames: dict[str, pd.DataFrame] = {
+        self.runs: dict[str, pd.DataFrame] = {
             study.name: collect(study, store, seeds=seeds, epochs=epochs, device=device) for study in studies
         }
+        self.frames = {s.name: best_rates(self.runs[s.name]) if s.rates else self.runs[s.name] for s in studies}
         self.judgements = {
             study.name: [ledger.judge(study, self.frames[study.name], s) for s in seed_sets(study, seeds)]
             for study in studies
@@ -64,7 +65,7 @@ class Book:
             console.print(saturation.terminal(rows))
 
     def write(self, folder: Path) -> list[Path]:
-        """Tables as CSV, Markdown and LaTeX; the ledger; the figures. Returns what was written."""
+        """Every run's scores; tables as CSV, Markdown and LaTeX; the ledger; the figures. Returns what was written."""
         written = []
         for study in self.studies:
             frame, sets = self.frames[study.name], seed_sets(study, self.seeds)
@@ -81,6 +82,8 @@ class Book:
             }
             for suffix, text in texts.items():
                 written.append(_write(folder / "tables" / f"{study.name}.{suffix}", text))
+            scores = str(self.runs[study.name].to_csv(index=False, float_format="%.5g"))
+            written.append(_write(folder / "runs" / f"{study.name}.csv", scores))
         judged = [j for study in self.studies for column in self.judgements[study.name] for j in column]
         if judged:
             written.append(_write(folder / "ledger.csv", str(ledger.rows(judged).to_csv(index=False))))
@@ -101,7 +104,9 @@ class Book:
             drawn += figures.save(figures.stress_curves(self.frames), folder / "stress")
             drawn += figures.save(figures.degradation(self.frames), folder / "degradation")
         for study in self.studies:
-            if study.name in full and study.layout == "ranks":
+            if study.rates and len(self.frames[study.name]):
+                drawn += figures.save(figures.ranking(study, self.frames[study.name]), folder / study.name)
+            elif study.name in full and study.layout == "ranks":
                 drawn += self._diagrams(study, folder)
             elif study.name in full and study.problem in DENSE:
                 drawn += self._dense(study, folder)
@@ -118,7 +123,7 @@ class Book:
         if not found:
             return []
         drawn = figures.save(diagrams.critical_difference(found, study.title), folder / f"{study.name}-ranks")
-        if len(found) == 2:
+        if ranks.comparable(found):
             first, second = found
             cost = diagrams.cost_of_factors(first, second, study.title)
             drawn += figures.save(cost, folder / f"{study.name}-graded")

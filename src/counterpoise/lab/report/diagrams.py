@@ -65,14 +65,16 @@ def cost_of_factors(first: Ranking, second: Ranking, title: str) -> Figure:
     with mpl.rc_context(RC):
         figure = Figure(figsize=(7.2, 0.9 + 0.3 * len(table)), layout="constrained")
         axis = figure.subplots()
-        reach = float(np.nanquantile((first.scores - second.scores)[table.index].abs(), 0.97))
+        # Single data sets may lose very much: they are drawn at the edge.
+        low, high = np.nanquantile((first.scores - second.scores)[list(table.index)], [0.02, 0.97])
+        low, high = min(low, table["low"].min(), 0.0), max(high, table["high"].max(), 0.0)
         for place, (method, row) in enumerate(table.iterrows()):
-            lost = (first.scores[method] - second.scores[method]).dropna().clip(-reach, reach)
+            lost = (first.scores[method] - second.scores[method]).dropna().clip(low, high)
             axis.plot(lost, np.full(len(lost), place), ".", color=colour(str(method)), alpha=0.45, markersize=5)
             axis.plot([row.low, row.high], [place, place], color=INK, linewidth=1.4)
             axis.plot(row.lost, place, "o", color=colour(str(method)), markersize=7, markeredgecolor=INK)
         axis.axvline(0, color=INK, linewidth=0.8)
-        axis.set_xlim(-1.05 * reach, 1.05 * reach)
+        axis.set_xlim(low - 0.04 * (high - low), high + 0.04 * (high - low))
         axis.set_yticks(range(len(table)), list(table.index))
         axis.invert_yaxis()
         axis.grid(axis="y", visible=False)

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from ..studies import STUDIES, Condition, Study
 from .style import RC, colour, mark
+from .tables import ranked
 
 METRICS = {"macro": "macro score", "worst": "worst-task score"}
 
@@ -116,6 +117,28 @@ def regimes(study: Study, frame: pd.DataFrame) -> Figure:
         figure.suptitle(f"{study.title} ({_seeds(frame, study)} seeds, ± 1 sd)", fontsize=10)
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    return figure
+
+
+def ranking(study: Study, frame: pd.DataFrame) -> Figure:
+    """Every method, the best above: a dot for its mean macro score in each condition."""
+    methods, keys = ranked(study, frame), [c.key for c in study.conditions]
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=(7.2, 1.2 + 0.19 * len(methods)), layout="constrained")
+        axis = figure.subplots()
+        shades = mpl.colormaps["viridis"](np.linspace(0, 0.85, len(keys)))
+        for place, method in enumerate(methods):
+            means, sds = _summary(study, frame, method, keys, "macro")
+            axis.plot([np.nanmin(means), np.nanmax(means)], [place, place], color="#BBBBBB", linewidth=1, zorder=1)
+            for mean, sd, shade, shape in zip(means, sds, shades, "osD^", strict=True):
+                axis.errorbar(mean, place, xerr=sd, fmt=shape, color=shade, markersize=4.5, linewidth=0.5)
+        for key, shade, shape in zip(keys, shades, "osD^", strict=True):
+            axis.plot([], [], shape, color=shade, markersize=4.5, label=key)
+        axis.set_yticks(range(len(methods)), methods)
+        axis.set_ylim(len(methods) - 0.4, -0.6)
+        axis.set_xlabel("macro score")
+        figure.suptitle(f"{study.title} ({_seeds(frame, study)} seeds, ± 1 sd, best learning rate)", fontsize=10)
+        figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=len(keys))
     return figure
 
 

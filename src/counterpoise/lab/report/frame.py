@@ -17,8 +17,6 @@ def collect(
     """The finished runs of a study's grid: where each stands, its scores and metrics, and each task's score.
 
     `reach` is the largest |z|/τ that BPGS ends with, `peak` the largest after any epoch: 1 is the edge of the chart.
-
-    Where the study tries several learning rates, each method keeps the one with the best mean macro score.
     """
     rows = []
     cells = list(study.grid(seeds=seeds or study.every_seed, epochs=epochs, device=device))
@@ -35,13 +33,14 @@ def collect(
             found["reach"] = max(map(abs, position), default=float("nan"))
             found |= {"peak": result.get("peak"), "epochs": result.get("epochs")} | result.get("metrics", {})
             rows.append(place | found | result.get("scores", {}))
-    frame = _joined(study, pd.DataFrame(rows, columns=None if rows else [*COLUMNS, *study.metrics]))
+    columns = None if rows else list(dict.fromkeys([*COLUMNS, *study.metrics]))
+    frame = _joined(study, pd.DataFrame(rows, columns=columns))
     if "delta_m" in study.metrics:
         frame = _with_deltas(frame)
     for metric in (*study.metrics, *study.further):
         if metric not in frame:  # no run so far has it
             frame[metric] = float("nan")
-    return _best_rates(frame) if study.rates else frame
+    return frame
 
 
 def _joined(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
@@ -113,7 +112,8 @@ def _with_deltas(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _best_rates(frame: pd.DataFrame) -> pd.DataFrame:
+def best_rates(frame: pd.DataFrame) -> pd.DataFrame:
+    """Where several learning rates were tried, each method keeps the one with the best mean macro score."""
     means = frame.groupby(["method", "lr"])["macro"].mean()
     best = {method: means[method].idxmax() for method in frame["method"].unique()}
     return frame[frame["lr"] == frame["method"].map(best)].reset_index(drop=True)

@@ -66,6 +66,11 @@ def rank(part: str, scores: pd.DataFrame) -> Ranking:
     return Ranking(part, scores, ranks, float(chi2), float(p), float(difference))
 
 
+def comparable(found: Sequence[Ranking]) -> bool:
+    """Whether there are two tables that share data sets."""
+    return len(found) == 2 and bool(set(found[0].scores.index) & set(found[1].scores.index))
+
+
 def changes(first: Ranking, second: Ranking) -> pd.DataFrame:
     """From one table to the other: mean score and rank in both, and what the mean score loses with its 95 % interval.
 
@@ -126,7 +131,7 @@ def markdown(found: Sequence[Ranking]) -> str:
             cells = (f"**{value:.3f}**" if value == best else f"{value:.3f}" for value in row)
             lines.append(f"| {name} | {' | '.join(cells)} |")
         blocks.append("\n".join(lines))
-    if len(found) == 2:
+    if comparable(found):
         heads = (
             "method",
             "mean score",

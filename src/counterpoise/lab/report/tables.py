@@ -59,7 +59,12 @@ class Entry:
     count: int
     paper_mean: float | None
     paper_sd: float | None
+    rate: float | None = None  # the learning rate, where the method has its best of several
     tolerance: float = AGREES  # up to which difference they agree
+
+    @property
+    def row(self) -> str:
+        return self.method if self.rate is None else f"{self.method} ({self.rate:g})"
 
     @property
     def difference(self) -> float | None:
@@ -88,7 +93,7 @@ def entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Ent
     found = []
     for metric in (*study.metrics, *study.further):
         for part, conditions in study.parts().items():
-            for method in study.methods:
+            for method in ranked(study, frame):
                 for condition in conditions:
                     if condition.only and method not in condition.only:
                         continue
@@ -103,8 +108,16 @@ def entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Ent
                     # Where the paper gives none, any does.
                     near = 2 * said[1] + ROUNDING if study.layout == "metrics" and said else AGREES
                     near = math.inf if said and math.isnan(said[1]) else near
-                    found.append(Entry(*place, mean, sd, len(values), paper_mean, paper_sd, near))
+                    rate = float(chosen.loc[here, "lr"].iloc[0]) if study.rates and len(values) else None
+                    found.append(Entry(*place, mean, sd, len(values), paper_mean, paper_sd, rate, near))
     return found
+
+
+def ranked(study: Study, frame: pd.DataFrame) -> list[str]:
+    """The methods as the study lists them; where each has its best of several rates, the best method first."""
+    if not study.rates:
+        return list(study.methods)
+    return [str(m) for m in frame.groupby("method")["macro"].mean().sort_values(ascending=False).index]
 
 
 @dataclass(frozen=True)
@@ -124,7 +137,7 @@ def grids(study: Study, cells: Sequence[Entry]) -> list[Grid]:
     for entry in cells:
         further = "further metrics" if entry.metric in study.further else ""
         place = (further, entry.part) if by_metric else (entry.metric, entry.part)
-        tables.setdefault(place, {}).setdefault(entry.method, []).append(entry)
+        tables.setdefault(place, {}).setdefault(entry.row, []).append(entry)
     found: list[Grid] = []
     for (metric, part), rows in tables.items():
         heads = [NAMES[entry.metric] if by_metric else entry.head for entry in next(iter(rows.values()))]
@@ -139,8 +152,9 @@ def grids(study: Study, cells: Sequence[Entry]) -> list[Grid]:
 
 
 def caption(study: Study, grid: Grid, seeds: Sequence[int]) -> str:
+    rate = " (best learning rate)" if study.rates else ""
     what = f": {grid.what}" if grid.what else ""
-    return f"{study.title}{f', {grid.part}' if grid.part else ''}{what}, {spoken(seeds)}"
+    return f"{study.title}{f', {grid.part}' if grid.part else ''}{rate}{what}, {spoken(seeds)}"
 
 
 def spoken(seeds: Sequence[int]) -> str:
@@ -184,7 +198,8 @@ def csv(cells: Sequence[Entry]) -> str:
 def markdown(study: Study, cells: Sequence[Entry], seeds: Sequence[int]) -> str:
     blocks = []
     for grid in grids(study, cells):
-        lines = [f"**{caption(study, grid, seeds)}** (the paper's in parentheses)", ""]
+        theirs = " (the paper's in parentheses)" if any(e.paper_mean is not None for e in cells) else ""
+        lines = [f"**{caption(study, grid, seeds)}**{theirs}", ""]
         lines += [f"| method | {' | '.join(grid.heads)} |", "|" + " --- |" * (len(grid.heads) + 1)]
         for method, row in grid.rows.items():
             texts = [f"{e.ours()}{f' ({e.paper()})' if e.paper() else ''}" for e in row]

@@ -9,7 +9,7 @@ from ..studies import Condition, Study
 from .style import RC, colour, mark
 from .tables import NAMES
 
-CLIPPED = 0.02  # the share of extreme values at each end that may lie outside a panel
+FIRST = 2  # epochs that may lie outside a panel: they would flatten all that follows
 
 
 def curves(study: Study, condition: Condition, found: pd.DataFrame) -> Figure:
@@ -25,7 +25,7 @@ def curves(study: Study, condition: Condition, found: pd.DataFrame) -> Figure:
             for method in study.methods:
                 _curve(axis, method, found[found["method"] == method], metric)
             axis.set_title(name)
-            _limits(axis, found[metric])
+            _limits(axis, found[metric][found["epoch"] > FIRST])
         for axis in axes[-2:]:
             axis.set_xlabel("epoch")
         seeds = found["seed"].nunique()
@@ -54,8 +54,8 @@ def _curve(axis: Axes, method: str, runs: pd.DataFrame, metric: str) -> None:
 
 
 def _limits(axis: Axes, values: pd.Series) -> None:
-    """The first epochs may lie far outside: they would flatten all that follows."""
     known = values.dropna().astype(float)
-    low, high = known.quantile(CLIPPED), known.quantile(1 - CLIPPED)
-    pad = 0.06 * (high - low) or 0.01
-    axis.set_ylim(low - pad, high + pad)
+    if len(known):
+        low, high = known.quantile(0.002), known.quantile(0.998)
+        pad = 0.06 * (high - low) or 0.01
+        axis.set_ylim(low - pad, high + pad)

@@ -7,11 +7,12 @@ from .base import BPGS, TEN, Condition, Study
 from .claims import Claim, ahead, all_of, score
 
 FAR = (8.0, -8.0, 8.0, -8.0, 8.0)  # |z|/τ = 0.9993: σ(1 − σ) is a thousandth of its maximum
-DOUBLE_RADIUS = 2.2  # τ = √4 + margin: 2.1 becomes 4.2
+HALF, DOUBLE = -0.95, 2.2  # τ = √4 + margin: 2.1 becomes 1.05 or 4.2
 
 METHODS = {
     "BPGS": BPGS,
-    "τ × 2": recipe("bpgs", clip=5.0, margin=DOUBLE_RADIUS),
+    "τ × ½": recipe("bpgs", clip=5.0, margin=HALF),
+    "τ × 2": recipe("bpgs", clip=5.0, margin=DOUBLE),
     "margin 0.01": recipe("bpgs", clip=5.0, margin=0.01),
     "margin 0.5": recipe("bpgs", clip=5.0, margin=0.5),
     "θ rate ÷ 10": replace(BPGS, lr=3e-4),
