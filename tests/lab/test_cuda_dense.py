@@ -42,9 +42,9 @@ def test_a_replayed_step_is_the_plain_one(method: Recipe, monkeypatch: pytest.Mo
     for ours, theirs in zip(replayed.rows, plain.rows, strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.02)
         assert ours["metrics"]["total_loss"] == pytest.approx(theirs["metrics"]["total_loss"], rel=0.05)
-    assert int(replayed.taken) == int(plain.taken) == 24
-    assert float(replayed.optimizers[0].param_groups[0]["lr"]) == pytest.approx(
-        float(plain.optimizers[0].param_groups[0]["lr"])
+    assert int(replayed.optim.taken) == int(plain.optim.taken) == 24
+    assert float(replayed.optim.each[0].param_groups[0]["lr"]) == pytest.approx(
+        float(plain.optim.each[0].param_groups[0]["lr"])
     )
 
 
@@ -64,14 +64,14 @@ def test_nothing_waits_inside_an_epoch(method: Recipe) -> None:
 
 def test_an_overflow_skips_the_step_and_the_schedule() -> None:
     one = trainer(BPGS)
-    assert one.scaler is not None
-    one.scaler = torch.amp.GradScaler("cuda", init_scale=2.0**60)
+    assert one.optim.scaler is not None
+    one.optim.scaler = torch.amp.GradScaler("cuda", init_scale=2.0**60)
     before = [p.detach().clone() for p in one.network.parameters()]
     one.network.train()
     one._step()
-    assert int(one.taken) == 0
+    assert int(one.optim.taken) == 0
     assert all(torch.equal(a, b) for a, b in zip(before, one.network.parameters(), strict=True))
-    assert one.scaler.get_scale() == 2.0**59
+    assert one.optim.scaler.get_scale() == 2.0**59
 
 
 def test_scenes_and_normals_are_those_of_the_cpu() -> None:

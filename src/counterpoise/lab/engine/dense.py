@@ -18,16 +18,15 @@ from ..data.dense import load_images
 from ..data.images import CLASSES, IGNORED
 from ..metrics.dense import TASKS, DenseMetrics, losses
 from ..models import SegNet
+from .dense_optim import DenseOptimizers
 from .description import Run
 from .graphs import Replayed
 from .methods import describe
-from .optim import schedule_factor
 from .sections import build, charts
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 STEADY = ("nash-mtl", "nash-authors", "cagrad", "pcgrad")
 """Gradient-space methods whose step says nothing in Python that would have to be said again."""
-UNDECAYED = ("normals",)  # heads without weight decay: the authors spared names that contain "norm"
 
 
 class Losses(nn.Module):
@@ -63,10 +62,7 @@ class DenseTrainer:
         self.in_gradient_space = method.space == "gradient"
         self.losses = self._compiled(Losses(self.network, self._autocast), train=True)
         self.predict = self._compiled(self.network, train=False)
-        self.scaler = torch.amp.GradScaler(self._kind) if self.schedule.precision == "fp16" else None
-        self.lr_table = self._lr_table()
-        self.taken = torch.zeros(1, dtype=torch.long, device=run.device)  # steps that no overflow has skipped
-        self.optimizers, self.rates = self._optimizers()
+        self.optim = DenseOptimizers(run, self.network, self.balancer, self.steps)
         self.at = torch.zeros(1, dtype=torch.long, device=run.device)  # the batch of the epoch that comes next
         self.draws = self._draw().to(run.device)
         self.log = torch.zeros(4, self.steps, len(TASKS), device=run.device)
@@ -97,7 +93,10 @@ class DenseTrainer:
     @property
     def steps(self) -> int:
         """Batches in an epoch; the last one is dropped if it is not full."""
-        return len(self.images.train) // self.schedule.batch_size
+        count, size = len(self.images.train), self.schedule.batch_size
+        if count < size or size % self.world:
+            raise ValueError(f"{count} images make no batches of {size} for {self.world} process(es)")
+        return count // size
 
     @property
     def _kind(self) -> str:
@@ -135,7 +134,7 @@ class DenseTrainer:
         names = [recipe.name, *([recipe.weighting.name] if recipe.weighting else [])]
         steady = all(name in STEADY or not describe(name).needs for name in names)
         off = self._kind != "cuda" or self.world > 1 or os.environ.get("COUNTERPOISE_GRAPH") == "0"
-        return step if off or (train and not steady) else Replayed(step, self._forget_scaling)
+        return step if off or (train and not steady) else Replayed(step, self.optim.forget_scaling)
 
     @contextmanager
     def uncaptured(self) -> Iterator[None]:
@@ -147,11 +146,6 @@ class DenseTrainer:
         finally:
             self.step, self.measure = captured
 
-    def _forget_scaling(self) -> None:
-        """A step that broke off may have unscaled already."""
-        if self.scaler is not None:
-            self.scaler._per_optimizer_states.clear()
-
     def _held_out(self) -> Tensor:
         """The held-out images, filled up to whole batches on all ranks by the first one, which does not count again."""
         order, size = self.images.held_out, self.schedule.batch_size * self.world
@@ -159,40 +153,6 @@ class DenseTrainer:
 
     def _draw(self) -> Draws:
         return draw(self.images, seed=self.run.seed, loader_seed=self.loader_seed, epoch=self.epoch)
-
-    def _optimizers(self) -> tuple[list[torch.optim.Optimizer], list[float]]:
-        """AdamW for the network, another for what the method learns; and what each takes of the table's rate."""
-        decayed: list[nn.Parameter] = []
-        spared: list[nn.Parameter] = []
-        for name, module in self.network.named_modules():
-            for own, parameter in module.named_parameters(recurse=False):
-                plain_layer = isinstance(module, nn.BatchNorm2d) or own == "bias"
-                spare = plain_layer or any(f"heads.{head}." in f"{name}." for head in UNDECAYED)
-                (spared if spare else decayed).append(parameter)
-        run, recipe = self.run, self.run.recipe.weighting or self.run.recipe
-        groups = [
-            {"params": decayed, "weight_decay": run.schedule.weight_decay},
-            {"params": spared, "weight_decay": 0.0},
-        ]
-        if run.schedule.optimizer != "adamw" or recipe.optimizer != "adam":
-            raise ValueError(f"{run}: dense prediction is trained by AdamW, not by {run.schedule.optimizer}")
-        options: dict[str, Any] = {"fused": True, "capturable": True} if self._kind == "cuda" else {}
-        found: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=self._rate(), **options)]
-        rates = [1.0]
-        coordinates = list(self.balancer.parameters())
-        if coordinates:
-            one = [{"params": coordinates, "weight_decay": recipe.weight_decay}]
-            found.append(torch.optim.AdamW(one, lr=self._rate(), **options))
-            rates.append(1.0 if recipe.lr is None else recipe.lr / run.network_lr)
-        return found, rates
-
-    def _rate(self) -> Tensor:
-        """A learning rate on the device: changing it waits for nothing."""
-        return torch.zeros((), device=self.device)
-
-    def _lr_table(self) -> Tensor:
-        total, lr = self.schedule.epochs * self.steps, self.run.network_lr
-        return torch.tensor([lr * schedule_factor(self.schedule, s, total, lr) for s in range(total)]).to(self.device)
 
     def train_epoch(self) -> None:
         """Trains one epoch, evaluates it, and writes it into the history."""
@@ -206,8 +166,6 @@ class DenseTrainer:
     def _train(self) -> Tensor:
         """One epoch; for each step the tasks' losses times pixels, pixels, weights and z/τ, (4, steps, T)."""
         self.network.train()
-        if self.schedule.batch_size % self.world:
-            raise ValueError(f"batches of {self.schedule.batch_size} cannot be shared by {self.world} processes")
         self.draws.become(self._draw())
         self.at.zero_()
         for _ in range(self.steps):
@@ -226,15 +184,14 @@ class DenseTrainer:
         """The next batch of the epoch. What changes from step to step lies on the device: the step can be replayed."""
         batch = augmented(self.images, self.draws.take(self._places()))
         found, counts = self._losses(batch)
-        for optimizer in self.optimizers:
-            optimizer.zero_grad()
+        self.optim.zero_grad()
         options: dict[str, Any] = {"counts": counts} if self.world > 1 else {}
-        self.balancer.backward(found, shared=self.shared, scaler=self.scaler, **options)
+        self.balancer.backward(found, shared=self.shared, scaler=self.optim.scaler, **options)
         if self.world > 1 and self.in_gradient_space:
             cp.average_gradients(self.heads)
         with torch.no_grad():
             self._note(torch.stack(found), counts)
-            self._step_optimizers()
+            self.optim.step()
             if self.needs_after:
                 self.balancer.step_end(self._losses(batch)[0], **options)
             self.at += 1
@@ -253,42 +210,6 @@ class DenseTrainer:
         position = torch.zeros_like(found) if theta is None else torch.tanh(theta / 2)  # 2σ(θ) − 1
         row = torch.stack((found.detach() * counts, counts, weights, position.to(found.dtype)))
         self.log.index_copy_(1, self.at, row.unsqueeze(1))
-
-    def _step_optimizers(self) -> None:
-        """Unscales, clips, steps; after an overflow neither parameters nor the schedule move. The host never looks."""
-        at = self.taken.clamp_max(len(self.lr_table) - 1)
-        rate = self.lr_table.index_select(0, at).squeeze(0)
-        for optimizer, share in zip(self.optimizers, self.rates, strict=True):
-            for group in optimizer.param_groups:
-                group["lr"].copy_(rate * share)
-            if self.scaler is not None:
-                self.scaler.unscale_(optimizer)
-        self._clip()
-        if self.scaler is None:
-            for optimizer in self.optimizers:
-                optimizer.step()
-            self.taken += 1
-            return
-        before = self.scaler._get_scale_async()
-        before = None if before is None else before.clone()
-        for optimizer in self.optimizers:
-            self.scaler.step(optimizer)
-        self.scaler.update()
-        after = self.scaler._get_scale_async()
-        self.taken += 1 if before is None or after is None else (after >= before).long()
-
-    def _clip(self) -> None:
-        run, own = self.run, list(self.balancer.parameters())
-        network = list(self.network.parameters())
-        if run.recipe.network_gain != 1.0:
-            torch._foreach_mul_([p.grad for p in network if p.grad is not None], run.recipe.network_gain)
-        recipe = run.recipe.weighting or run.recipe
-        if recipe.joined:
-            network, own = [*network, *own], []
-        if run.network_clip is not None:
-            nn.utils.clip_grad_norm_(network, run.network_clip)
-        if own and recipe.clip is not None:
-            nn.utils.clip_grad_norm_(own, recipe.clip)
 
     def _evaluate(self) -> dict[str, float]:
         """All metrics on the held-out images, in batches of the training's size."""
@@ -387,24 +308,18 @@ class DenseTrainer:
     def state_dict(self) -> dict[str, Any]:
         state = {name: getattr(self, name) for name in _PLAIN}
         return state | {
-            "taken": self.taken,
             "network": self.network.state_dict(),
             "balancer": self.balancer.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "scaler": None if self.scaler is None else self.scaler.state_dict(),
+            "optim": self.optim.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in _PLAIN:
             setattr(self, name, state[name])
-        self.taken.copy_(state["taken"])
         self.network.load_state_dict(state["network"])
         self.balancer.load_state_dict(state["balancer"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+        self.optim.load_state_dict(state["optim"])
         self.step = self._replayed(self._step, train=True)  # a captured one would know the old tensors
-        if self.scaler is not None:
-            self.scaler.load_state_dict(state["scaler"])
 
 
 _PLAIN = ("epoch", "rows", "best", "best_epoch", "best_state", "stopped")

@@ -88,6 +88,6 @@ def _bytes(trainer: DenseTrainer) -> int:
         *trainer.balancer.state_dict().values(),
     ]
     held += [p.grad for p in trainer.network.parameters() if p.grad is not None]
-    for optimizer in trainer.optimizers:
+    for optimizer in trainer.optim.each:
         held += [t for state in optimizer.state.values() for t in state.values()]
     return sum(t.numel() * t.element_size() for t in held if isinstance(t, torch.Tensor) and t.is_cuda)
