@@ -52,7 +52,8 @@ class Stack:
     def work(self) -> int:
         """Backward passes over one run's data, about: what takes longest starts first."""
         passes = 10 if space_of(self.runs[0]) == "gradient" else 1
-        return sum(WORKLOADS[run.data.name].burden(run) for run in self.runs) * self.epochs * passes
+        burdens = (1 if is_dense(run) else WORKLOADS[run.data.name].burden(run) for run in self.runs)
+        return sum(burdens) * self.epochs * passes
 
     def __str__(self) -> str:
         names = sorted({run.recipe.name for run in self.runs})
