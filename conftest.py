@@ -1,5 +1,7 @@
 """Shared by the tests and the doctests."""
 
+import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
@@ -24,6 +26,16 @@ if find_spec("ray") is None:  # an extra
     collect_ignore.append("src/counterpoise/lab/engine/cluster.py")
 
 _unexpected: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _same_environment() -> Iterator[None]:
+    """The command line tells its workers by the environment: what a test leaves there must not reach the next."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture(autouse=True)

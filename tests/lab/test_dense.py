@@ -16,7 +16,7 @@ import counterpoise as cp
 from counterpoise.cli import app
 from counterpoise.lab.data.augment import augmented, draw, mixed
 from counterpoise.lab.data.dense import load_images
-from counterpoise.lab.engine import Recipe, Run, Schedule, Stack, Store, execute, make_stacks, recipe, spec
+from counterpoise.lab.engine import Recipe, Run, Schedule, Stack, Store, execute, make_stacks, plan, recipe, spec
 from counterpoise.lab.engine.dense import DenseTrainer
 from counterpoise.lab.engine.measured import MeasuredTrainer
 from counterpoise.lab.engine.optim import schedule_factor
@@ -195,9 +195,9 @@ def test_measured_runs_take_turns_and_are_timed() -> None:
     assert [row["loss"] for row in alone.rows] == [row["loss"] for row in trainer.history[0]]
 
 
-def test_runs_of_dense_prediction_are_not_stacked_and_shared_ones_run_once() -> None:
+def test_runs_of_dense_prediction_are_not_stacked_and_shared_ones_run_once(tmp_path: Path) -> None:
     runs = [run(method, seed=seed) for method in (STATIC, BPGS) for seed in (1, 2)]
-    assert [len(stack.runs) for stack in make_stacks([*runs, *runs])] == [1, 1, 1, 1]
+    assert [len(stack.runs) for stack in plan([*runs, *runs], Store(tmp_path))] == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("study", NYUV2_STUDIES, ids=lambda study: study.name)

@@ -86,7 +86,7 @@ def stackable(run: Run) -> tuple[object, ...]:
 def make_stacks(runs: Iterable[Run], largest: int | None = None) -> list[Stack]:
     """Groups runs into stacks of nearly equal size, runs of one method side by side."""
     groups: dict[tuple[object, ...], list[Run]] = {}
-    for run in dict.fromkeys(runs):  # a run that stands in two tables is run once
+    for run in runs:
         groups.setdefault(stackable(run), []).append(run)
     stacks = []
     for group in groups.values():
@@ -111,7 +111,7 @@ def usual_size(run: Run) -> int:
 def plan(runs: Sequence[Run], store: Store, largest: int | None = None) -> list[Stack]:
     """What is left to do: stacks with a checkpoint whole, of the others the runs that are not finished."""
     left = []
-    for stack in make_stacks(runs, largest):
+    for stack in make_stacks(dict.fromkeys(runs), largest):  # a run that stands in two tables is run once
         missing = tuple(run for run in stack.runs if store.result(run) is None)
         if missing:
             left.append(stack if store.has_checkpoint(stack.study, stack.key) else Stack(missing))
