@@ -160,6 +160,26 @@ def test_never_one_backward_more_than_tasks() -> None:
         assert count == expected, (passes, at)
 
 
+@pytest.mark.parametrize("at", ["shared", "features"])
+@pytest.mark.parametrize("name", [*ALL, "bpgs", "static"])
+def test_a_loss_for_frameworks_is_the_same_backward_pass(name: str, at: str) -> None:
+    """`loss(…)` halved and scaled by 2⁸, as by accumulation and a GradScaler: the gradients of `backward`, times 2⁷."""
+    grads = []
+    for deferred in (False, True):
+        net = Net()
+        losses, z = net.losses(*batch())
+        balancer = cp.make(name, TASKS).double()
+        where: dict[str, Any] = {"shared": net.trunk.parameters()} if at == "shared" else {"features": z}
+        if deferred:
+            loss = balancer.loss(losses, **where)
+            assert loss.requires_grad
+            (loss / 2 * 2**8).backward()  # type: ignore[no-untyped-call]
+        else:
+            balancer.backward(losses, **where)
+        grads.append({n: None if g is None else g * (1 if deferred else 2**7) for n, g in net.grads().items()})
+    same(*grads)
+
+
 class NoBatch(torch.autograd.Function):
     """An operation that vmap refuses."""
 

@@ -86,6 +86,20 @@ class Balancer(nn.Module, ABC):
         is a GradScaler; scaling happens after weighting. Whatever else a method needs (`kpis`, …) goes by keyword.
         """
 
+    @abstractmethod
+    def loss(
+        self,
+        losses: Losses,
+        *,
+        shared: Iterable[Tensor] | None = None,
+        features: Tensor | Sequence[Tensor] | None = None,
+        **needs: Any,
+    ) -> Tensor:
+        """A scalar whose own `.backward()` is `backward(losses, …)`, times whatever it was multiplied by before.
+
+        For frameworks that scale, divide and differentiate a loss themselves (Lightning, Transformers, Accelerate).
+        """
+
     def step_end(self, losses_after: Losses, *, counts: Tensor | None = None) -> None:
         """After the optimiser's step: the losses of the same batch, computed again. Only some methods (FAMO) use it."""
         del losses_after, counts

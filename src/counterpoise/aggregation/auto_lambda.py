@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from .. import distributed, gradients
+from ..deferred import Factor
 from ..losses import Losses, gather
 from ..own_adam import OwnAdam
 from ..registry import register
@@ -77,7 +78,7 @@ class AutoLambda(Aggregation):
         *,
         shared: Iterable[Tensor] | None = None,
         features: Tensor | Sequence[Tensor] | None = None,
-        scaler: GradScaler | None = None,
+        scaler: GradScaler | Factor | None = None,
         retain_graph: bool = False,
         counts: Tensor | None = None,
         validation: Closure | None = None,

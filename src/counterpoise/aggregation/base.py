@@ -11,6 +11,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from .. import distributed, gradients
 from ..balancer import Balancer, Common
+from ..deferred import Factor, deferred
 from ..functional import Step, weighted_sum
 from ..functional.gram import looking_is_free
 from ..gradients import Root, Row, TaskGradients
@@ -124,7 +125,7 @@ class Aggregation(Balancer):
         name = type(self).__name__
         raise TypeError(
             f"{name} works on gradients and has no loss to return: call balancer.backward(losses, shared=…) instead of "
-            f"balancer(losses).backward()"
+            f"balancer(losses).backward(), or balancer.loss(losses, shared=…).backward()"
         )
 
     def backward(
@@ -133,7 +134,7 @@ class Aggregation(Balancer):
         *,
         shared: Iterable[Tensor] | None = None,
         features: Tensor | Sequence[Tensor] | None = None,
-        scaler: GradScaler | None = None,
+        scaler: GradScaler | Factor | None = None,
         retain_graph: bool = False,
         counts: Tensor | None = None,
         **needs: Any,
@@ -154,6 +155,19 @@ class Aggregation(Balancer):
                 weights = self._compare(roots, place, retain_graph, seen)
         self._last.weights = None if weights is None else step.weights * weights.to(step.weights.dtype)
         return step.objective
+
+    def loss(
+        self,
+        losses: Losses,
+        *,
+        shared: Iterable[Tensor] | None = None,
+        features: Tensor | Sequence[Tensor] | None = None,
+        **needs: Any,
+    ) -> Tensor:
+        """The value is the plain sum of the losses: what the method makes of them is known after the backward pass."""
+        values, _, _ = gather(losses, self.tasks, self.batch_shape, self._device())
+        places = {"shared": None if shared is None else list(shared), "features": features, **needs}
+        return deferred(values.nansum(), lambda factor: self.backward(losses, scaler=factor, **places))
 
     def step_end(self, losses_after: Losses, *, counts: Tensor | None = None) -> None:
         if self.weighting is not None:
@@ -183,7 +197,7 @@ class Aggregation(Balancer):
         return Place(gradients.shared_parameters(shared), through)
 
     def _weigh(
-        self, losses: Losses, counts: Tensor | None, scaler: GradScaler | None, **needs: Any
+        self, losses: Losses, counts: Tensor | None, scaler: GradScaler | Factor | None, **needs: Any
     ) -> tuple[Step, list[Root], Seen]:
         """The loss-space step, θ's gradient included, and where the backward passes start."""
         learning = self.learning

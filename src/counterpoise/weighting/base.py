@@ -1,7 +1,7 @@
 """Loss space: losses in, weights out, no extra backward."""
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -63,6 +63,18 @@ class Weighting(Balancer):
         total = objective.sum()
         (total if scaler is None else scaler.scale(total)).backward(retain_graph=retain_graph)
         return objective.detach()
+
+    def loss(
+        self,
+        losses: Losses,
+        *,
+        shared: Iterable[Tensor] | None = None,
+        features: Tensor | Sequence[Tensor] | None = None,
+        **needs: Any,
+    ) -> Tensor:
+        del shared, features
+        objective: Tensor = self(losses, **needs)
+        return objective.sum() if self.batch_shape else objective
 
     def take_step(self, values: Tensor, counts: Tensor | None, learning: bool, **needs: Any) -> tuple[Step, Step]:
         """The step, and the same step as this rank's losses see it: its weights times the rank's share."""

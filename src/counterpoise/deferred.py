@@ -1,0 +1,38 @@
+"""A loss whose backward pass is somebody else's: for frameworks that scale a loss and differentiate it themselves."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Factor:
+    """Stands where a GradScaler may stand, and scales by what a framework multiplied the loss by."""
+
+    def __init__(self, factor: Tensor) -> None:
+        self.factor = factor
+
+    def scale(self, outputs: Tensor) -> Tensor:
+        return outputs * self.factor
+
+
+class Deferred(torch.autograd.Function):
+    """`value`, with `run(factor)` as its backward pass: the factor is the gradient that arrives."""
+
+    @staticmethod
+    def forward(ctx: Any, root: Tensor, value: Tensor, run: Callable[[Factor], object]) -> Tensor:
+        ctx.run = run
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None]:
+        with torch.enable_grad():
+            ctx.run(Factor(grads[0]))
+        return None, None, None
+
+
+def deferred(value: Tensor, run: Callable[[Factor], object]) -> Tensor:
+    root = torch.zeros((), requires_grad=True)  # something to differentiate by: without it nothing would run
+    loss: Tensor = Deferred.apply(root, value.detach(), run)  # type: ignore[no-untyped-call]
+    return loss
