@@ -173,7 +173,7 @@ def test_a_loss_for_frameworks_is_the_same_backward_pass(name: str, at: str) -> 
         if deferred:
             loss = balancer.loss(losses, **where)
             assert loss.requires_grad
-            (loss / 2 * 2**8).backward()  # type: ignore[no-untyped-call]
+            (loss / 2 * 2**8).backward()
         else:
             balancer.backward(losses, **where)
         grads.append({n: None if g is None else g * (1 if deferred else 2**7) for n, g in net.grads().items()})
