@@ -107,7 +107,7 @@ def test_the_grid_of_seventeen_sets() -> None:
     assert {(options["scale"], options["pattern"]) for options in graded} == {(1000.0, "graded")}
     quick = list(TABULAR.smaller().grid())
     assert {cell.run.seed for cell in quick} == {0, 1}
-    assert {cell.run.schedule.epochs for cell in quick} == {15}
+    assert {cell.run.schedule.epochs for cell in quick} == {10}
     with pytest.raises(ValueError, match="has no quick form"):
         YEAST.smaller()
 

@@ -57,7 +57,9 @@ class Stack:
 
     def __str__(self) -> str:
         names = sorted({run.recipe.name for run in self.runs})
-        return f"{self.study}: {', '.join(names)} ({len(self.runs)} runs)"
+        problem = self.runs[0].data.name
+        where = "" if problem == self.study else f" on {problem}"
+        return f"{self.study}: {', '.join(names)}{where} ({len(self.runs)} run{'s' if len(self.runs) > 1 else ''})"
 
 
 def space_of(run: Run) -> Literal["loss", "gradient"]:

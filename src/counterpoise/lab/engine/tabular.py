@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..data import CATALOGUE, Split, Tabular, factors, load
@@ -50,9 +51,7 @@ class Columns(Workload):
         parts = _Parts(data, runs, columns, device)
         self.train, self.watched, self.reported = (parts.stacked(p) for p in ("train", "validation", "test"))
         self.same_rows = options["split"] == "published"
-        self.sd = torch.stack(
-            [torch.from_numpy(data.y[:, c].std(0)).to(torch.get_default_dtype()) for c in columns]
-        ).to(device)
+        self.sd = torch.stack([_tensor(data.y[:, c].std(0)) for c in columns]).to(device)
         self.centre, self.spread = parts.statistics(self.targets)
         self.seen = torch.zeros((), dtype=torch.bool, device=device)  # whether running statistics have started
         if device != "cpu":  # a device is given all tasks at once: one by one, their small kernels would not fill it
@@ -177,10 +176,10 @@ class _Parts:
         for (split, x), columns in zip(each, self.columns, strict=False):
             rows = getattr(split, part)
             filled = np.concatenate([rows, np.repeat(rows[:1], longest - len(rows))])
-            inputs.append(torch.from_numpy(x[filled]).to(torch.get_default_dtype()))
-            targets.append(torch.from_numpy(self.data.y[filled, columns]).to(torch.get_default_dtype()))
-            weights.append((torch.arange(longest) < len(rows)).to(torch.get_default_dtype()))
-        return tuple(self._spread(torch.stack(tensors).to(self.device)) for tensors in (inputs, targets, weights))  # type: ignore[return-value]
+            inputs.append(_tensor(x[filled]))
+            targets.append(_tensor(self.data.y[filled, columns]))
+            weights.append(_tensor(np.arange(longest) < len(rows)))
+        return self._shared(inputs), self._shared(targets), self._shared(weights)
 
     def statistics(self, targets: str) -> tuple[Tensor, Tensor]:
         """What targets are standardised with at the start, (R, 1, T)."""
@@ -188,15 +187,17 @@ class _Parts:
         for (split, _), columns in zip(self.each, self.columns, strict=True):
             y = self.data.y[split.train][:, columns]
             found.append((y.mean(0), y.std(0)) if targets == "train" else (np.zeros(y.shape[1]), np.ones(y.shape[1])))
-        centre, spread = (
-            torch.from_numpy(np.stack(part)).to(torch.get_default_dtype()).unsqueeze(1)
-            for part in zip(*found, strict=True)
-        )
+        centre, spread = (_tensor(np.stack(part)).unsqueeze(1) for part in zip(*found, strict=True))
         return centre.to(self.device), torch.where(spread > 0, spread, 1.0).to(self.device)
 
-    def _spread(self, tensor: Tensor) -> Tensor:
-        """One copy seen by all replicas, where they share it."""
-        return tensor.expand(len(self.each), *tensor.shape[1:]) if self.one else tensor
+    def _shared(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The tensors of all replicas; one copy seen by all of them, where they share it."""
+        stacked = torch.stack(list(tensors)).to(self.device)
+        return stacked.expand(len(self.each), *stacked.shape[1:]) if self.one else stacked
+
+
+def _tensor(values: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(values).to(torch.get_default_dtype())
 
 
 def _columns(data: Tabular, run: Run) -> slice:

@@ -88,7 +88,7 @@ STUDY = Study(
     schedule=SCHEDULE,
     model=spec("trunk", trunk="plain", width=128, head=0),
     layout="ranks",
-    quick=Quick(seeds=(0, 1), changes=(("schedule", replace(SCHEDULE, epochs=15)),)),
+    quick=Quick(seeds=(0, 1), changes=(("schedule", replace(SCHEDULE, epochs=10)),)),
     claims=tuple(
         Claim(
             f"{method} does not care: graded factors cost less than 0.01 in the mean over data sets",
