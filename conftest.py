@@ -1,5 +1,7 @@
 """Shared by the tests and the doctests."""
 
+import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
@@ -7,7 +9,11 @@ import torch
 
 # A skipped test is a hole: each one that may be skipped stands here with its reason, and any other fails the run.
 MAY_SKIP = {
+    "tests/lab/test_cuda_dense.py": "needs a CUDA device",
     "tests/lab/test_executors.py": "needs Ray",
+    "tests/lab/test_nyuv2.py": "needs NYUv2 (COUNTERPOISE_DATA)",
+    "tests/lab/test_columns.py": "needs a CUDA device",
+    "tests/lab/test_tables.py": "needs the real data",
     "tests/test_cuda.py": "needs a CUDA device",
     "tests/test_cuda_gradients.py": "needs a CUDA device",
     "tests/test_compile.py": "needs a C++ compiler",
@@ -20,6 +26,16 @@ if find_spec("ray") is None:  # an extra
     collect_ignore.append("src/counterpoise/lab/engine/cluster.py")
 
 _unexpected: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _same_environment() -> Iterator[None]:
+    """The command line tells its workers by the environment: what a test leaves there must not reach the next."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,7 @@
 """The command line: what there is, run it again, look at it."""
 
 import importlib.util
+import os
 import warnings
 from enum import StrEnum
 from pathlib import Path
@@ -18,11 +19,19 @@ import torch
 
 import counterpoise as cp
 
+from .lab.data import DataError
+from .lab.data.dense import DENSE
+from .lab.data.fetch import FETCHED, fetch
+from .lab.data.nyuv2 import FILE
+from .lab.data.nyuv2_sources import read_source, write_zip
 from .lab.data.where import SOURCES, VARIABLE, data_folder, present
-from .lab.engine import CorruptWarning, RunError, Stack, Store, make_executor, plan, run_stacks
+from .lab.engine import CorruptWarning, Run, RunError, Stack, Store, make_executor, plan, run_stacks
+from .lab.engine.ranks import started_by_torchrun
+from .lab.files import write_whole
 from .lab.progress import Watch
-from .lab.report import Book
-from .lab.studies import PAPER_STUDIES, STUDIES, Cell, Study, find_study
+from .lab.report import Book, provenance, saturation
+from .lab.studies import PAPER_STUDIES, SATURATION, STUDIES, Cell, Study, charted, find_study
+from .lab.studies.dense import on_scenes
 from .lab.studies.select import parse_seeds, select
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False, help="Balance losses; check the paper.")
@@ -42,7 +51,17 @@ Seeds = Annotated[
 ]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Fewer or more epochs than the study's.", show_default=False)]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:0.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A smaller form of the study, where it has one.")]
 Methods = Annotated[list[str] | None, typer.Option("--method", help="Only these methods.", show_default=False)]
+SCENES = "scenes"
+DataChoice = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        help=f'The data folder, default ${VARIABLE}; or "scenes": ray-cast rooms for NYUv2.',
+        show_default=False,
+    ),
+]
 Conditions = Annotated[list[str] | None, typer.Option("--condition", help="Only these columns.", show_default=False)]
 
 
@@ -65,22 +84,24 @@ def studies(
     device: Device = "cpu",
     method: Methods = None,
     condition: Conditions = None,
+    data: DataChoice = None,
+    quick: Quick = False,
 ) -> None:
     """The studies, or the grid of one: which of its runs are finished."""
     store = Store(out)
     if study is None:
         table = Table(Column("study", no_wrap=True), "question", "runs", "finished")
         for entry in STUDIES.values():
-            runs = [cell.run for cell in entry.grid(device=device)]
+            runs = [cell.run for cell in select(entry, entry.grid(device=device), None, None)]
             finished = sum(store.result(run) is not None for run in runs)
             table.add_row(entry.name, entry.question, str(len(runs)), str(finished))
         console.print(table)
         return
-    chosen = _study(study)
-    table = Table("method", "condition", "seed", "lr", "folder", "macro", title=chosen.title)
+    chosen = _study(study, data, quick)
+    table = Table("method", "condition", "seed", "lr", "folder", "score", title=chosen.title)
     for cell in _cells(chosen, seeds, epochs, _device(device), method, condition):
         result = store.result(cell.run)
-        score = "–" if result is None else f"{result['macro']:.3f}"
+        score = "–" if result is None else f"{result.get('macro') or result['best']['value']:.3f}"
         row = (cell.method, cell.condition.key, str(cell.run.seed), f"{cell.run.network_lr:g}", cell.run.key, score)
         table.add_row(*row)
     console.print(table)
@@ -98,12 +119,20 @@ def reproduce(
     out: Out = Path("runs"),
     method: Methods = None,
     condition: Conditions = None,
+    data: DataChoice = None,
+    quick: Quick = False,
 ) -> None:
     """Runs studies (those runs that are not finished yet), and shows and writes tables, claims and figures."""
-    chosen = [_study(name) for name in names] if names else list(PAPER_STUDIES)
+    if names == [SATURATION]:
+        names, method = [study.name for study in charted()], method or ["BPGS"]
+    chosen = [_study(name, data, quick) for name in names] if names else list(PAPER_STUDIES)
     device = _device(device)
     _check_executor(executor, address, jobs)
-    runs = [c.run for study in chosen for c in _cells(study, seeds, epochs, device, method, condition)]
+    cells = (c for study in chosen for c in _cells(study, seeds, epochs, device, method, condition))
+    runs = list(dict.fromkeys(cell.run for cell in cells))  # one may stand in several tables
+    _check_data(runs, data)
+    if started_by_torchrun() and any(run.data.name not in DENSE for run in runs):
+        _fail("torchrun is for the studies of NYUv2: the others train many runs in one process already")
     store = Store(out)
     stacks = plan(runs, store)
     try:
@@ -116,9 +145,16 @@ def reproduce(
         _stopped(store, stacks)
     except RunError as error:
         _fail(str(error))
+    if started_by_torchrun() and os.environ["RANK"] != "0":
+        return
     book = Book(chosen, store, seeds=_seeds(seeds, chosen), epochs=epochs, device=device)
     book.show(console)
     written = book.write(out / "report")
+    options = {"--seeds": seeds, "--epochs": epochs, "--device": device, "--method": method, "--condition": condition}
+    options |= {"--data": SCENES} if data == SCENES else {}
+    made = out / "report" / "made.md"
+    write_whole(made, provenance([study.name for study in chosen], options, quick).encode())
+    written.append(made)
     console.print(f"{len(written)} files in {out / 'report'}: tables, ledger and figures")
 
 
@@ -129,28 +165,105 @@ def show(
     seeds: Seeds = None,
     epochs: Epochs = None,
     device: Device = "cpu",
+    data: DataChoice = None,
+    quick: Quick = False,
 ) -> None:
-    """The tables of a study, ours beside the paper's, and its claims."""
-    chosen = _study(study)
-    Book([chosen], Store(out), seeds=_seeds(seeds, [chosen]), epochs=epochs, device=_device(device)).show(console)
+    """The tables of a study, ours beside the paper's, and its claims; whichever device it was run on.
+
+    "saturation" is the table of how near BPGS comes to the edge of its chart, from all studies that were run.
+    """
+    if study == SATURATION:
+        found = saturation.anywhere(charted(), Store(out))
+        console.print(saturation.terminal(found) if len(found) else f"no run of BPGS in {out} has left its chart yet")
+        return
+    chosen = _study(study, data, quick)
+    Book([chosen], Store(out), seeds=_seeds(seeds, [chosen]), epochs=epochs, device=device).show(console)
+
+
+class DataAction(StrEnum):
+    list = "list"
+    fetch = "fetch"
+    pack = "pack"
 
 
 @app.command()
 def data(
-    folder: Annotated[Path | None, typer.Option(help=f"Data folder; default: ${VARIABLE}.", show_default=False)] = None,
+    action: Annotated[
+        DataAction, typer.Argument(help="list, fetch those that are named, or pack nyuv2.")
+    ] = DataAction.list,
+    names: Annotated[list[str] | None, typer.Argument(help="Data sets to fetch or pack.", show_default=False)] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", "--data", help=f"Data folder; default: ${VARIABLE}.", show_default=False)
+    ] = None,
+    given: Annotated[
+        Path | None,
+        typer.Option("--from", help="nyu_depth_v2_labeled.mat, or a folder of .npy files.", show_default=False),
+    ] = None,
+    to: Annotated[Path | None, typer.Option(help="The zip; default: in the data folder.", show_default=False)] = None,
 ) -> None:
     """Which data sets lie where, which are missing, and how to get them. The synthetic studies need none."""
     where = data_folder(folder)
-    console.print(f"data folder: {where or f'not set (--folder, or the environment variable {VARIABLE})'}")
-    table = Table("data", "what", "here", "how to get it")
+    if action is DataAction.fetch:
+        _fetch(names or [], where)
+        return
+    if action is DataAction.pack:
+        _pack(names or [], given, to or (where and where / "nyuv2" / FILE))
+        return
+    console.print(f"data folder: {where or f'not set (--data, or the environment variable {VARIABLE})'}")
+    table = Table(Column("data", no_wrap=True), "what", "here", "how to get it")
     for source in SOURCES:
         table.add_row(source.name, source.what, "yes" if present(source, where) else "no", source.get)
     console.print(table)
 
 
-def _study(name: str) -> Study:
+def _fetch(names: list[str], where: Path | None) -> None:
+    if not names:
+        _fail(f"name what to fetch: {', '.join(FETCHED)}")
+    if where is None:
+        _fail(f"no data folder: name one with --data, or with the environment variable {VARIABLE}")
+    for name in names:
+        try:
+            for path in fetch(name, where):
+                console.print(f"written: {path}")
+        except DataError as error:
+            _fail(str(error))
+
+
+def _pack(names: list[str], source: Path | None, to: Path | None) -> None:
+    """Turns either form of NYUv2 into the compact zip."""
+    if names != ["nyuv2"]:
+        _fail(
+            f"pack turns NYUv2 into one zip: counterpoise data pack nyuv2 --from …, not {' '.join(names) or 'nothing'}"
+        )
+    if source is None or to is None:
+        _fail(f"say where NYUv2 is (--from) and where the zip goes (--to, or {VARIABLE})")
     try:
-        return find_study(name)
+        images = read_source(source)
+        write_zip(images, to)
+    except DataError as error:
+        _fail(str(error))
+    console.print(f"{len(images)} images packed into {to} ({to.stat().st_size / 2**20:.0f} MB)")
+
+
+def _check_data(runs: list[Run], given: str | None) -> None:
+    """Fails if a study's data are not here; workers find the folder in their environment."""
+    if given not in (None, SCENES):
+        os.environ[VARIABLE] = str(Path(given).resolve())
+    where = data_folder()
+    needed = {run.data.name for run in runs}
+    missing = [source for source in SOURCES if source.name in needed and not present(source, where)]
+    if missing:
+        places = "; ".join(f"{source.name}: {source.get}" for source in missing)
+        folder = where or f"which is not set: --data, or the environment variable {VARIABLE}"
+        _fail(f"data are missing in the data folder ({folder}). {places}")
+
+
+def _study(name: str, data: str | None = None, quick: bool = False) -> Study:
+    try:
+        study = find_study(name)
+        if data == SCENES or (quick and study.problem in DENSE):
+            return on_scenes(study, small=quick)
+        return study.smaller() if quick else study
     except ValueError as error:
         _fail(str(error))
 

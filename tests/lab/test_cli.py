@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 import counterpoise as cp
@@ -45,6 +46,10 @@ def test_reproduce_runs_once_and_show_shows_it(tmp_path: Path) -> None:
     assert shown.exit_code == 0
     assert re.search(r"Kendall\s+0\.\d{3} ± 0\.000", shown.output)
     assert (tmp_path / "report" / "tables" / "scale-stress.tex").exists()
+    made = (tmp_path / "report" / "made.md").read_text()
+    assert "`counterpoise reproduce scale-stress --seeds 42 --epochs 1`" in made
+    assert torch.__version__ in made
+    assert str(tmp_path) not in made
 
 
 @pytest.mark.parametrize(

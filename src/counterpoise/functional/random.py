@@ -26,10 +26,15 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ _shift(x, 31)
 
 
+def random_bits(seed: Tensor, counter: Tensor, count: int) -> Tensor:
+    """`count` draws of 64 random bits for each seed (…): shape (…, count), int64."""
+    index = counter.unsqueeze(-1) * count + torch.arange(1, count + 1, device=seed.device)
+    return _mix(_mix(seed).unsqueeze(-1) + index * _WEYL)
+
+
 def uniform(seed: Tensor, counter: Tensor, count: int) -> Tensor:
     """`count` draws from the open interval (0, 1) for each seed (…): shape (…, count), float64 (float32 on MPS)."""
-    index = counter.unsqueeze(-1) * count + torch.arange(1, count + 1, device=seed.device)
-    bits = _mix(_mix(seed).unsqueeze(-1) + index * _WEYL)
+    bits = random_bits(seed, counter, count)
     dtype = torch.float32 if seed.device.type == "mps" else torch.float64
     digits = 23 if dtype == torch.float32 else 52
     return (_shift(bits, 64 - digits).to(dtype) + 0.5) * 2.0**-digits

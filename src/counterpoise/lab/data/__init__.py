@@ -1,5 +1,18 @@
 """What is trained on."""
 
-from .synthetic import PROBLEMS, Dataset, Problem, training_factors
+from .arff import DataError
+from .synthetic import PROBLEMS, Dataset, Problem, factors, training_factors
+from .tabular import CATALOGUE, Split, Tabular, load
 
-__all__ = ["PROBLEMS", "Dataset", "Problem", "training_factors"]
+__all__ = [
+    "CATALOGUE",
+    "PROBLEMS",
+    "DataError",
+    "Dataset",
+    "Problem",
+    "Split",
+    "Tabular",
+    "factors",
+    "load",
+    "training_factors",
+]

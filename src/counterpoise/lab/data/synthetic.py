@@ -113,7 +113,7 @@ def draw_heterogeneous(seed: int, *, regime: str) -> Dataset:
     return _split(draws, x, regression, robust, binary, rare, classes_10, classes_20, direction, plane)
 
 
-def factors(tasks: Sequence[Task], *, scale: float = 1.0, pattern: str = "single") -> Tensor:
+def factors(tasks: Sequence[object], *, scale: float = 1.0, pattern: str = "single") -> Tensor:
     """What multiplies each task's training loss: one task (`single`), all alike (`uniform`), or S^{i/(T−1)}."""
     count = len(tasks)
     if pattern == "single":

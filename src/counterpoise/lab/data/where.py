@@ -1,8 +1,12 @@
 """Which data sets lie on this machine, and how to get those that do not."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from .fetch import FETCHED
+from .tabular import CATALOGUE, MULTI_LABEL, MULTI_TARGET, Catalogued, find
 
 VARIABLE = "COUNTERPOISE_DATA"
 
@@ -13,28 +17,35 @@ class Source:
 
     name: str
     what: str
-    files: tuple[str, ...]  # under the data folder; any of the alternatives of a set, "a|b"
+    here: Callable[[Path], bool]  # whether it lies in this data folder
     get: str
 
 
+def _tabular(entry: Catalogued) -> Source:
+    ways = [[f"{entry.folder}/{name}.arff" for name in names] for names in entry.files]
+    first, *others = (" and ".join(Path(path).name for path in way) for way in ways)
+    where = MULTI_LABEL if entry.kind == "binary" else MULTI_TARGET
+    return Source(
+        entry.name,
+        f"{entry.what}, {entry.targets} targets, {' + '.join(map(str, entry.rows))} rows",
+        lambda folder: find(entry, folder) is not None,
+        f"{first}{''.join(f', or {other}' for other in others)} (or .gz) into {entry.folder}/ from {where}"
+        + (f"; or: counterpoise data fetch {entry.name}" if entry.name in FETCHED else ""),
+    )
+
+
+def _nyuv2(folder: Path) -> bool:
+    files = ("nyuv2_288x384.zip", "nyu_depth_v2_labeled.mat", "train/image/0.npy")
+    return any((folder / "nyuv2" / file).exists() for file in files)
+
+
 SOURCES = (
-    Source(
-        "yeast",
-        "gene functions, 14 labels, 1500 + 917 rows",
-        ("yeast/yeast-train.arff.gz|yeast/yeast-train.arff", "yeast/yeast-test.arff.gz|yeast/yeast-test.arff"),
-        "Mulan's multi-label repository: yeast-train.arff and yeast-test.arff",
-    ),
-    Source(
-        "rf1",
-        "river flow, 8 targets, 9125 rows",
-        ("rf1/rf1.arff.gz|rf1/rf1-train.arff", "rf1/rf1.arff.gz|rf1/rf1-test.arff"),
-        "Mulan's multi-target repository: rf1.arff, or rf1-train.arff and rf1-test.arff",
-    ),
+    *map(_tabular, CATALOGUE.values()),
     Source(
         "nyuv2",
         "indoor scenes, 795 + 654 images",
-        ("nyuv2/nyuv2_288x384.zip|nyuv2/nyu_depth_v2_labeled.mat|nyuv2/train/image/0.npy",),
-        "NYU Depth V2: nyu_depth_v2_labeled.mat with splits.mat, or the preprocessed 288 × 384 .npy folders",
+        _nyuv2,
+        "NYU Depth V2: nyu_depth_v2_labeled.mat with splits and class maps, or the preprocessed 288 × 384 .npy folders",
     ),
 )
 
@@ -47,6 +58,4 @@ def data_folder(given: Path | None = None) -> Path | None:
 
 
 def present(source: Source, folder: Path | None) -> bool:
-    return folder is not None and all(
-        any((folder / alternative).exists() for alternative in file.split("|")) for file in source.files
-    )
+    return folder is not None and source.here(folder)

@@ -4,9 +4,11 @@ from .description import Recipe, Run, Schedule, Spec, recipe, spec
 from .executors import ExecutorName, RunError, make_executor, run_stacks
 from .stacks import Stack, execute, make_stacks, plan, processors
 from .store import CorruptWarning, Store
+from .tabular import Columns
 from .trainer import Trainer
 
 __all__ = [
+    "Columns",
     "CorruptWarning",
     "ExecutorName",
     "Recipe",

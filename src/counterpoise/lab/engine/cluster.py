@@ -1,6 +1,7 @@
 """Stacks on a Ray cluster. Imported only where it is used: it needs the extra `ray`."""
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 
 import ray
 
+from ..data.arff import CACHE_VARIABLE
+from ..data.where import VARIABLE
 from .executors import CrashError, Job, RunError
 from .stacks import Stack, execute
 from .store import Store
@@ -18,7 +21,9 @@ def ray_executor(address: str | None) -> Iterator["RayExecutor"]:
     """Connects to the cluster at `address` ("auto": the one of this machine; None: a new one on this machine)."""
     mine = not ray.is_initialized()
     if mine:
-        ray.init(address=address, log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
+        variables = {name: os.environ[name] for name in (VARIABLE, CACHE_VARIABLE) if name in os.environ}
+        options: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False, "logging_level": logging.ERROR}
+        ray.init(address=address, runtime_env={"env_vars": variables} if variables else None, **options)
     try:
         yield RayExecutor()
     finally:

@@ -43,6 +43,7 @@ class Recipe(Spec):
     lr: float | None = None  # None: the network's
     weight_decay: float = 0.0
     clip: float | None = None
+    joined: bool = False  # their gradient is clipped as part of the network's
     start: tuple[float, ...] | None = None  # where the coordinates start, instead of where the method starts them
     network_lr: float | None = None  # what this method wants different from the schedule
     network_clip: float | None = None
@@ -68,6 +69,7 @@ class Schedule:
     monitor: str = "macro"  # what "best" and early stopping look at, higher is better ("-loss": the sum of losses)
     patience: int | None = None  # stop after so many epochs without a better value
     min_delta: float = 0.0
+    report: Literal["last", "best"] = "last"  # the epoch whose scores are the run's
 
 
 @dataclass(frozen=True)

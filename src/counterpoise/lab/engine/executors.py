@@ -13,6 +13,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from . import ranks
 from .stacks import Stack, execute, processors
 
 ExecutorName = Literal["inline", "processes", "ray"]
@@ -154,10 +155,19 @@ def _inline() -> Iterator[Executor]:
     yield Inline()
 
 
+@contextmanager
+def _together(device: str) -> Iterator[Executor]:
+    """All processes that torchrun has started, on one stack after another."""
+    with ranks.process_group(device):
+        yield Inline()
+
+
 def make_executor(
     name: ExecutorName, *, jobs: int | None = None, address: str | None = None, device: str = "cpu"
 ) -> AbstractContextManager[Executor]:
     """An executor, to be entered: leaving it ends its workers."""
+    if ranks.started_by_torchrun():
+        return _together(device)
     if name == "inline":
         return _inline()
     if name == "processes":

@@ -1,6 +1,7 @@
 """Many runs at once: which runs are stacked, and how a stack is run, killed and resumed."""
 
 import os
+import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,21 +9,25 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 import counterpoise as cp
 
+from . import ranks
 from .description import Run, content_hash
+from .methods import describe
 from .sections import structure
 from .store import Store
-from .trainer import Trainer
+from .trainers import is_dense, is_measured, make_trainer
+from .workload import WORKLOADS
 
 LARGEST = {("loss", "cpu"): 30, ("gradient", "cpu"): 10, ("loss", "cuda"): 4096, ("gradient", "cuda"): 4096}
 """Replicas in a stack. On a CPU larger ones are hardly faster, and smaller ones keep all processes busy."""
 
 CHECKPOINT_SECONDS = 5.0
+CHECKPOINT_SHARE = 0.05  # of the time at most: the checkpoint of a large stack takes long to write
 
 
 @dataclass(frozen=True)
@@ -47,29 +52,37 @@ class Stack:
     def work(self) -> int:
         """Backward passes over one run's data, about: what takes longest starts first."""
         passes = 10 if space_of(self.runs[0]) == "gradient" else 1
-        return len(self.runs) * self.epochs * passes
+        burdens = (1 if is_dense(run) else WORKLOADS[run.data.name].burden(run) for run in self.runs)
+        return sum(burdens) * self.epochs * passes
 
     def __str__(self) -> str:
         names = sorted({run.recipe.name for run in self.runs})
-        return f"{self.study}: {', '.join(names)} ({len(self.runs)} runs)"
+        problem = self.runs[0].data.name
+        where = "" if problem == self.study else f" on {problem}"
+        return f"{self.study}: {', '.join(names)}{where} ({len(self.runs)} run{'s' if len(self.runs) > 1 else ''})"
 
 
 def space_of(run: Run) -> Literal["loss", "gradient"]:
-    return cp.describe(run.recipe.name).space
+    return describe(run.recipe.name).space
 
 
 def stackable(run: Run) -> tuple[object, ...]:
     """Runs with equal answers have equal shapes and may be trained together.
 
     Rates, decays and clips may differ. A gradient-space method works on the gradients of its whole stack, so it stands
-    alone. So does every run in fp16, where one replica's overflow would skip the step of all.
+    alone. So does every run in fp16, where one replica's overflow would skip the step of all, and every run of dense
+    prediction. Runs that are measured take turns in one process: all of a seed together.
     """
+    if is_measured(run):
+        return run.study, run.data, run.model, run.schedule, run.device, run.seed
+    if is_dense(run):
+        return (run.key,)
     method = structure(run.recipe) if space_of(run) == "gradient" else None
     schedule = replace(run.schedule, lr=0.0, weight_decay=0.0, clip=None)
     if schedule.decay == "cosine":  # its last share of lr is the same for all only if lr is
         schedule = replace(schedule, lr=run.network_lr)
     alone = run.key if run.schedule.precision == "fp16" else None
-    return run.study, run.data.name, run.model, schedule, run.device, method, alone
+    return run.study, WORKLOADS[run.data.name].shape(run), run.model, schedule, run.device, method, alone
 
 
 def make_stacks(runs: Iterable[Run], largest: int | None = None) -> list[Stack]:
@@ -83,17 +96,24 @@ def make_stacks(runs: Iterable[Run], largest: int | None = None) -> list[Stack]:
         for run in group:
             order.setdefault(structure(run.recipe), []).append(run)
         ordered = [run for section in order.values() for run in section]
-        limit = largest or LARGEST[space_of(ordered[0]), ordered[0].device.split(":")[0]]
+        limit = largest or usual_size(ordered[0])
         count = -(-len(ordered) // limit)
         cuts = [round(i * len(ordered) / count) for i in range(count + 1)]
         stacks += [Stack(tuple(ordered[a:b])) for a, b in pairwise(cuts)]
     return stacks
 
 
+def usual_size(run: Run) -> int:
+    """How many runs like this one are stacked."""
+    device = run.device.split(":")[0]
+    own = WORKLOADS[run.data.name].crowd(run) if device == "cpu" and not is_dense(run) else None
+    return own or LARGEST[space_of(run), device]
+
+
 def plan(runs: Sequence[Run], store: Store, largest: int | None = None) -> list[Stack]:
     """What is left to do: stacks with a checkpoint whole, of the others the runs that are not finished."""
     left = []
-    for stack in make_stacks(runs, largest):
+    for stack in make_stacks(dict.fromkeys(runs), largest):  # a run that stands in two tables is run once
         missing = tuple(run for run in stack.runs if store.result(run) is None)
         if missing:
             left.append(stack if store.has_checkpoint(stack.study, stack.key) else Stack(missing))
@@ -105,34 +125,59 @@ def execute(
     root: Path | str,
     *,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    after_epoch: Callable[[Trainer], None] | None = None,
+    after_epoch: Callable[[Any], None] | None = None,
 ) -> None:
-    """Trains a stack to its end, from its checkpoint if it has one, and writes what each run of it found."""
+    """Trains a stack to its end, from its checkpoint if it has one, and writes what each run of it found.
+
+    In a process group all ranks train it together, and the first one writes.
+    """
     with _threads(1 if stack.runs[0].device == "cpu" else torch.get_num_threads()):
         _execute(stack, Store(root), checkpoint_seconds, after_epoch)
 
 
-def _execute(
-    stack: Stack, store: Store, checkpoint_seconds: float, after_epoch: Callable[[Trainer], None] | None
-) -> None:
+def _execute(stack: Stack, store: Store, checkpoint_seconds: float, after_epoch: Callable[[Any], None] | None) -> None:
     study, key = stack.study, stack.key
-    trainer = Trainer(stack.runs)
+    started = time.monotonic()
+    trainer = make_trainer(stack.runs)
     state = store.load_checkpoint(study, key)
     if state is not None:
         trainer.load_state_dict(state)
-    saved = time.monotonic()
+    ranks.meet()  # all have read before one writes
+    saved, pause = time.monotonic(), checkpoint_seconds
     while not trainer.done:
         trainer.train_epoch()
+        if not ranks.first():
+            continue
         store.save_progress(study, key, trainer.epoch, trainer.live)
-        if time.monotonic() - saved >= checkpoint_seconds:
+        started = time.monotonic()
+        if started - saved >= pause:
             store.save_checkpoint(study, key, trainer.state_dict())
             saved = time.monotonic()
+            pause = max(checkpoint_seconds, (saved - started) / CHECKPOINT_SHARE) if checkpoint_seconds else 0.0
         if after_epoch is not None:
             after_epoch(trainer)
+    if not ranks.first():
+        return
     for run, history, result in zip(stack.runs, trainer.history, trainer.results(), strict=True):
         if store.result(run) is None:
             store.finish(run, history, result)
+            if is_dense(run):
+                store.note(run, circumstances(run.device, time.monotonic() - started, state is not None))
     store.drop_stack(study, key)
+
+
+def circumstances(device: str, seconds: float, resumed: bool) -> dict[str, Any]:
+    """When and on what a stack was trained, and how long that took since it was last started."""
+    cuda = torch.device(device).type == "cuda"
+    return {
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": torch.cuda.get_device_name(device) if cuda else platform.machine(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "counterpoise": cp.__version__,
+        "seconds": round(seconds, 1),
+        "resumed": resumed,
+    }
 
 
 @contextmanager

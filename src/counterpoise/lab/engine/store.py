@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import os
 import shutil
 import warnings
 from pathlib import Path
@@ -11,14 +10,16 @@ from typing import Any
 
 import torch
 
+from ..files import write_whole as write_whole
 from .description import Run
 
-DESCRIPTION, HISTORY, RESULT, CHECKPOINT, PROGRESS = (
+DESCRIPTION, HISTORY, RESULT, CHECKPOINT, PROGRESS, CIRCUMSTANCES = (
     "run.json",
     "history.json",
     "result.json",
     "checkpoint.pt",
     "progress.json",
+    "circumstances.json",
 )
 
 
@@ -46,6 +47,18 @@ class Store:
         write_whole(folder / RESULT, encode({"digests": digests, "result": body}).encode())
         for draft in folder.glob(".*"):  # of a worker that was killed while it wrote
             draft.unlink(missing_ok=True)
+
+    def note(self, run: Run, circumstances: dict[str, Any]) -> None:
+        """When, where and with what a run was made, beside it: nothing that its numbers follow from."""
+        write_whole(self.folder(run) / CIRCUMSTANCES, encode(circumstances).encode(), durable=False)
+
+    def circumstances(self, run: Run) -> dict[str, Any]:
+        """What was noted; empty where nothing was."""
+        try:
+            found: dict[str, Any] = json.loads((self.folder(run) / CIRCUMSTANCES).read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
 
     def result(self, run: Run) -> dict[str, Any] | None:
         """The result of a finished run, or None. A damaged folder is named, removed, and counts as not finished."""
@@ -133,18 +146,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(v) for v in value]
     return value
-
-
-def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Puts a file in its place in one step: a reader, or a crash, sees the old file or the new one.
-
-    A durable file has also reached the disk before it takes its place.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(draft, "wb") as file:
-        file.write(content)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(draft, path)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .description import Run
+from .description import Recipe, Run
 from .optim import Group, schedule_factor
 from .sections import Sections
 from .workload import WORKLOADS, Workload
@@ -22,7 +22,7 @@ class Trainer:
         first = runs[0]
         self.runs, self.schedule, self.device = list(runs), first.schedule, first.device
         self.workload: Workload = WORKLOADS[first.data.name](runs)
-        self.sections = Sections(runs, self.workload.tasks, first.device)
+        self.sections = Sections(runs, self.workload.tasks, first.device, self.workload.passes)
         self.network = Group(
             list(self.workload.network.parameters()),
             len(runs),
@@ -31,14 +31,18 @@ class Trainer:
             weight_decay=[run.schedule.weight_decay for run in runs],
             clip=[run.network_clip for run in runs],
             gain=[run.recipe.network_gain for run in runs],
+            decaying=self.workload.decaying(),
         )
-        self.groups = [self.network, *self.sections.groups()]
+        sections = self.sections.groups()
+        self.groups = [self.network, *(group for _, group in sections)]
+        self.joined = [(rows, group) for rows, group in sections if joined(runs[rows.start].recipe)]
         self.shared = self.workload.shared_parameters()
         fp16 = self.schedule.precision == "fp16"
         self.scaler = torch.amp.GradScaler(first.device.split(":")[0]) if fp16 else None
         self.epoch = self.step = 0
         self.history: list[list[dict[str, Any]]] = [[] for _ in runs]
         self.stopped = torch.zeros(len(runs), dtype=torch.bool)
+        self.running: Tensor | float = 1.0
         self.best = torch.full((len(runs),), -torch.inf)
         self.best_epoch = torch.zeros(len(runs), dtype=torch.long)
         self.best_value = self.network.value.clone()
@@ -54,6 +58,8 @@ class Trainer:
 
     def train_epoch(self) -> None:
         """Trains one epoch, scores it, and writes it into the history of every run that has not stopped."""
+        # Which runs go on is sent to the device once for each epoch, not for each step.
+        self.running = (~self.stopped).to(self.device, torch.float32).unsqueeze(1) if self.stopped.any() else 1.0
         with self.workload.kernels():
             losses, weights = self._train()
             self.sections.epoch_end()
@@ -84,13 +90,16 @@ class Trainer:
 
     def _step_groups(self) -> None:
         total = self.schedule.epochs * self.workload.steps
-        running = (~self.stopped).to(self.device, torch.float32).unsqueeze(1) if self.stopped.any() else 1.0
         if self.scaler is not None:
             for group in self.groups:
                 self.scaler.unscale_(group)  # type: ignore[arg-type]
         for group in self.groups:
+            group.gather()
+        for rows, group in self.joined:
+            group.norm = self.network.norm[rows] = torch.hypot(self.network.norm[rows], group.norm)
+        for group in self.groups:
             factor = schedule_factor(self.schedule, self.step, total, self.runs[0].network_lr)
-            scale = factor * running if group is self.network else factor
+            scale = factor * self.running if group is self.network else factor
             if self.scaler is None:
                 group.step(scale)
             else:
@@ -100,9 +109,11 @@ class Trainer:
         self.step += 1
 
     def _record(self, losses: Tensor, weights: Tensor, measured: dict[str, Tensor]) -> None:
-        score, held_out = measured["score"], measured["loss"]
-        macro, worst = score.mean(1), score.amin(1)
-        monitor = {"macro": macro, "worst": worst, "-loss": -held_out.sum(1)}[self.schedule.monitor]
+        per_task = {"loss": losses, "weight": weights, "score": measured["score"], "held_out_loss": measured["loss"]}
+        score, watched = measured["score"], measured.get("watched_loss", measured["loss"])
+        values = {"macro": score.mean(1), "worst": score.amin(1), "-loss": -watched.sum(1)}
+        values["monitor"] = monitor = values[self.schedule.monitor]
+        values |= {name: value for name, value in measured.items() if value.dim() == 1}
         better = ~self.stopped & (monitor > self.best + self.schedule.min_delta)
         self.best = torch.where(better, monitor, self.best)
         self.best_epoch = torch.where(better, self.epoch, self.best_epoch)
@@ -111,32 +122,35 @@ class Trainer:
         charts = self.sections.charts()
         for r, history in enumerate(self.history):
             if not self.stopped[r]:
-                rows = {"loss": losses, "weight": weights, "score": score, "held_out_loss": held_out}
-                values = {"macro": macro, "worst": worst, "monitor": monitor}
                 history.append(
                     {"epoch": self.epoch}
-                    | {name: row[r].tolist() for name, row in rows.items()}
-                    | {name: float(value[r]) for name, value in values.items()}
+                    | {name: row[r].tolist() for name, row in per_task.items()}
+                    | {name: float(value[r]) for name, value in values.items() if name != "-loss"}
                     | {"chart": charts[r]}
                 )
         if self.schedule.patience is not None:
             self.stopped |= self.epoch - self.best_epoch >= self.schedule.patience
 
     def results(self) -> list[dict[str, Any]]:
-        """What each run ends with: the scores of its last epoch, and when it was best."""
+        """What each run ends with: the scores of its last epoch (or its best), and when it was best."""
         tasks = self.workload.tasks
-        return [
-            {
-                "epochs": len(history),
-                "macro": history[-1]["macro"],
-                "worst": history[-1]["worst"],
-                "scores": dict(zip(tasks, history[-1]["score"], strict=True)),
-                "weights": dict(zip(tasks, history[-1]["weight"], strict=True)),
-                "chart": history[-1]["chart"],
-                "best": {"epoch": int(self.best_epoch[r]), "value": float(self.best[r])},
-            }
-            for r, history in enumerate(self.history)
-        ]
+        found = []
+        for history, epoch, best in zip(self.history, self.best_epoch.tolist(), self.best.tolist(), strict=True):
+            row = history[max(epoch, 1) - 1] if self.schedule.report == "best" else history[-1]
+            found.append(
+                {
+                    "epochs": len(history),
+                    "macro": row["macro"],
+                    "worst": row["worst"],
+                    "metrics": {name: row[name] for name in self.workload.metrics},
+                    "scores": dict(zip(tasks, row["score"], strict=True)),
+                    "weights": dict(zip(tasks, row["weight"], strict=True)),
+                    "chart": row["chart"],
+                    "peak": peak(history),
+                    "best": {"epoch": epoch, "value": best},
+                }
+            )
+        return found
 
     def _autocast(self) -> AbstractContextManager[Any]:
         dtype = AUTOCAST.get(self.schedule.precision)
@@ -160,6 +174,16 @@ class Trainer:
         self.workload.load_state_dict(state["workload"])
         if self.scaler is not None:
             self.scaler.load_state_dict(state["scaler"])
+
+
+def joined(recipe: Recipe) -> bool:
+    """Whether the coordinates are clipped as part of the network."""
+    return (recipe.weighting or recipe).joined
+
+
+def peak(history: list[dict[str, Any]]) -> float | None:
+    """The largest |z|/τ at the end of any epoch; None for methods without a chart."""
+    return max((abs(z) for row in history for z in row["chart"].get("z_over_tau", ())), default=None)
 
 
 _PLAIN = ("epoch", "step", "history", "stopped", "best", "best_epoch", "best_value")

@@ -1,15 +1,16 @@
 """What the trainer trains: the data and the networks of a stack of runs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..data import PROBLEMS, Dataset, training_factors
 from ..metrics import KINDS
+from ..metrics.kinds import wide
 from ..models import StackedMLP
 from .description import Run
 
@@ -26,6 +27,27 @@ class Workload(ABC):
     tasks: tuple[str, ...]
     replicas: int
     network: nn.Module
+    passes: Literal["auto", "batched"] = "auto"  # how gradient-space methods get task gradients
+    metrics: tuple[str, ...] = ()  # what `evaluate` measures besides, (R,) each
+
+    @abstractmethod
+    def __init__(self, runs: Sequence[Run]) -> None:
+        """Loads the data and builds the networks of a stack of runs."""
+
+    @classmethod
+    def shape(cls, run: Run) -> tuple[object, ...]:
+        """What two runs must have in common besides network and schedule to be trained together."""
+        return (run.data.name,)
+
+    @classmethod
+    def crowd(cls, run: Run) -> int | None:
+        """The most runs worth stacking on a CPU; None: as many as is usual."""
+        return None
+
+    @classmethod
+    def burden(cls, run: Run) -> int:
+        """How long an epoch takes, compared with other runs of the workload."""
+        return 1
 
     @property
     @abstractmethod
@@ -46,7 +68,14 @@ class Workload(ABC):
 
     @abstractmethod
     def evaluate(self) -> dict[str, Tensor]:
-        """On held-out rows: "score" (R, T), higher is better, and "loss" (R, T)."""
+        """On held-out rows: "score" (R, T), higher is better, and "loss" (R, T).
+
+        Also each of `metrics`; and "watched_loss" (R, T), where early stopping looks at rows that are not reported.
+        """
+
+    def decaying(self) -> list[bool] | None:
+        """For each parameter of the network whether weight decay acts on it; None: on all."""
+        return None
 
     def kernels(self) -> AbstractContextManager[None]:
         """The setting of torch in which an epoch runs."""
@@ -90,7 +119,7 @@ class Rows(Workload):
 
     def batches(self) -> Iterator[list[Tensor]]:
         """The order in which a shuffling DataLoader on the global stream of a single run would give the rows."""
-        order = torch.stack([_shuffled(stream, self.train[0].shape[1]) for stream in self.model.streams])
+        order = torch.stack([shuffled(stream, self.train[0].shape[1]) for stream in self.model.streams])
         order = order.to(self.rows.device)
         mixed = [part[self.rows, order] for part in self.train]
         size = self.schedule.batch_size
@@ -102,15 +131,15 @@ class Rows(Workload):
 
     def _losses(self, batch: list[Tensor]) -> Tensor:
         x, *targets = batch
-        outputs = [_wide(out) for out in self.model(x)]
+        outputs = [wide(out) for out in self.model(x)]
         return torch.stack([k.loss(o, y) for k, o, y in zip(self.kinds, outputs, targets, strict=True)], 1)
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, Tensor]:
         for stream in self.model.streams:
-            _draw_seed(stream)  # the pass over a validation loader takes a draw too
+            draw_seed(stream)  # the pass over a validation loader takes a draw too
         x, *targets = self.held_out
-        outputs = [_wide(out) for out in self.model(x)]
+        outputs = [wide(out) for out in self.model(x)]
         triples = list(zip(self.kinds, outputs, targets, strict=True))
         return {
             "score": torch.stack([kind.score(out, y) for kind, out, y in triples], 1),
@@ -118,7 +147,7 @@ class Rows(Workload):
         }
 
     def kernels(self) -> AbstractContextManager[None]:
-        return _plain_kernels()
+        return plain_kernels()
 
     def state_dict(self) -> dict[str, Any]:
         return {"streams": [stream.get_state() for stream in self.model.streams]}
@@ -128,13 +157,8 @@ class Rows(Workload):
             stream.set_state(saved)
 
 
-def _wide(out: Tensor) -> Tensor:
-    """Losses are taken in single precision at least, whatever the network computes in."""
-    return out.float() if out.element_size() < 4 else out
-
-
 @contextmanager
-def _plain_kernels() -> Iterator[None]:
+def plain_kernels() -> Iterator[None]:
     """Torch's own kernels: for matrices of 64 × 64 oneDNN's are up to 18 times slower."""
     settings: Any = torch.backends.mkldnn
     before, settings.enabled = settings.enabled, False
@@ -159,15 +183,15 @@ def _stack(sets: Sequence[Dataset], part: str, device: str) -> list[Tensor]:
     return [torch.stack(column).to(device) for column in columns]
 
 
-def _draw_seed(stream: torch.Generator) -> int:
+def draw_seed(stream: torch.Generator) -> int:
     return int(torch.empty((), dtype=torch.int64).random_(generator=stream).item())
 
 
-def _shuffled(stream: torch.Generator, rows: int) -> Tensor:
+def shuffled(stream: torch.Generator, rows: int) -> Tensor:
     """A DataLoader draws a seed for its workers first, then one for the generator that shuffles."""
-    _draw_seed(stream)
-    return torch.randperm(rows, generator=torch.Generator().manual_seed(_draw_seed(stream)))
+    draw_seed(stream)
+    return torch.randperm(rows, generator=torch.Generator().manual_seed(draw_seed(stream)))
 
 
-WORKLOADS: dict[str, Callable[[Sequence[Run]], Workload]] = dict.fromkeys(PROBLEMS, Rows)
+WORKLOADS: dict[str, type[Workload]] = dict.fromkeys(PROBLEMS, Rows)
 """Who trains on which problem; further problems enter themselves here."""

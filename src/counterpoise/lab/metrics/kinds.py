@@ -31,6 +31,11 @@ class Task:
     width: int = 1
 
 
+def wide(out: Tensor) -> Tensor:
+    """Losses are taken in single precision at least, whatever the network computes in."""
+    return out.float() if out.element_size() < 4 else out
+
+
 def mean_squared_error(out: Tensor, y: Tensor) -> Tensor:
     return (out.squeeze(-1) - y).square().mean(-1)
 
@@ -80,7 +85,12 @@ def closeness(out: Tensor, y: Tensor) -> Tensor:
 
 
 def _f1(chosen: Tensor, true: Tensor) -> Tensor:
-    return 2 * (chosen & true).sum(-1) / (chosen.sum(-1) + true.sum(-1)).clamp_min(1)
+    return f1_of_counts((chosen & true).sum(-1), chosen.sum(-1), true.sum(-1))
+
+
+def f1_of_counts(hits: Tensor, chosen: Tensor, true: Tensor) -> Tensor:
+    """2·hits / (chosen + true); 0 where nothing is chosen or true."""
+    return 2 * hits / (chosen + true).clamp_min(1)
 
 
 KINDS: dict[str, Kind] = {

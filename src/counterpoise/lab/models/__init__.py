@@ -2,5 +2,6 @@
 
 from .mlp import StackedMLP
 from .segnet import SegNet
+from .trunk import StackedTrunk
 
-__all__ = ["SegNet", "StackedMLP"]
+__all__ = ["SegNet", "StackedMLP", "StackedTrunk"]

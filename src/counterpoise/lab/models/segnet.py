@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-WIDTHS = (64, 128, 256, 512, 512)
+STAGES = (1, 2, 4, 8, 8)  # the widths of the encoder, in units of the first
 NYUV2_HEADS = {"seg": 13, "depth": 1, "normals": 3}
 
 
@@ -13,8 +13,8 @@ def conv(before: int, after: int) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(inplace=True))
 
 
-def stage(before: int, middle: int, after: int) -> nn.Sequential:
-    return nn.Sequential(conv(before, middle), conv(middle, after), nn.Dropout2d(0.1))
+def stage(before: int, middle: int, after: int, dropout: float) -> nn.Sequential:
+    return nn.Sequential(conv(before, middle), conv(middle, after), nn.Dropout2d(dropout))
 
 
 class SegNet(nn.Module):
@@ -22,22 +22,26 @@ class SegNet(nn.Module):
 
     Args:
         heads: the output channels of each task; the three of NYUv2 when not given.
+        width: channels of the first stage; 64 in the paper, less for tests.
+        dropout: the share of channels that each stage drops.
 
     Input sides may be any size of at least 32; the output has the input's size.
     """
 
-    def __init__(self, heads: Mapping[str, int] = NYUV2_HEADS) -> None:
+    def __init__(self, heads: Mapping[str, int] = NYUV2_HEADS, *, width: int = 64, dropout: float = 0.1) -> None:
         super().__init__()
-        narrower = (*WIDTHS[:1], *WIDTHS[:-1])  # what each decoder stage hands on: 64, 64, 128, 256, 512
+        if not heads:
+            raise ValueError("heads is empty, expected the output channels of at least one task")
+        widths = [width * factor for factor in STAGES]
+        narrower = (width, *widths[:-1])  # what each decoder stage hands on: 64, 64, 128, 256, 512
         self.encoder = nn.ModuleList(
-            stage(before, after, after) for before, after in zip((3, *WIDTHS[:-1]), WIDTHS, strict=True)
+            stage(before, after, after, dropout) for before, after in zip((3, *widths[:-1]), widths, strict=True)
         )
         self.decoder = nn.ModuleList(
-            stage(before, before, after) for before, after in zip(WIDTHS[::-1], narrower[::-1], strict=True)
+            stage(before, before, after, dropout) for before, after in zip(widths[::-1], narrower[::-1], strict=True)
         )
         self.pool = nn.MaxPool2d(2, return_indices=True)
         self.unpool = nn.MaxUnpool2d(2)
-        width = WIDTHS[0]
         self.heads = nn.ModuleDict(
             {
                 task: nn.Sequential(nn.Conv2d(width, width, 1), nn.ReLU(inplace=True), nn.Conv2d(width, channels, 1))
@@ -45,12 +49,16 @@ class SegNet(nn.Module):
             }
         )
 
+    def shared_parameters(self) -> list[nn.Parameter]:
+        """What all tasks share: everything but the heads."""
+        return [*self.encoder.parameters(), *self.decoder.parameters()]
+
     def forward(self, image: Tensor) -> dict[str, Tensor]:
         features = self.features(image)
         return {task: head(features) for task, head in self.heads.items()}
 
     def features(self, image: Tensor) -> Tensor:
-        """The shared representation, (N, 64, H, W)."""
+        """The shared representation, (N, width, H, W)."""
         x = image
         pooled: list[tuple[Tensor, torch.Size]] = []
         for down in self.encoder:

@@ -1,5 +1,6 @@
 """Results → tables, figures, the claims ledger. Reads from disk and knows no trainer."""
 
 from .book import Book
+from .made import provenance
 
-__all__ = ["Book"]
+__all__ = ["Book", "provenance"]

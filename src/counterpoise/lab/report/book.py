@@ -5,20 +5,22 @@ from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
+from rich.markdown import Markdown
 
+from ..data.dense import DENSE
 from ..engine import Store
-from ..engine.store import write_whole
+from ..files import write_whole
 from ..studies import Study
-from . import figures, ledger, tables
-from .frame import best_rates, collect
+from . import dense, diagrams, figures, ledger, ranks, saturation, tables, training
+from .frame import best_rates, collect, curves, dense_curves
 from .style import MARKS
 
 
 def seed_sets(study: Study, seeds: Sequence[int] | None) -> list[tuple[int, ...]]:
-    """At which seeds a study is reported: the paper's and the ten, or those that were asked for."""
+    """At which seeds a study is reported: the paper's, and the ten or those that were asked for."""
     if seeds is not None:
-        return [tuple(seeds)]
-    return list(dict.fromkeys([study.seeds, study.ten]))
+        return list(dict.fromkeys([study.seeds, tuple(seeds)])) if set(study.seeds) < set(seeds) else [tuple(seeds)]
+    return [study.seeds] if study.brief else list(dict.fromkeys([study.seeds, study.ten]))
 
 
 class Book:
@@ -33,7 +35,7 @@ class Book:
         epochs: int | None = None,
         device: str = "cpu",
     ) -> None:
-        self.studies, self.seeds = list(studies), seeds
+        self.studies, self.store, self.seeds, self.epochs, self.device = list(studies), store, seeds, epochs, device
         self.runs: dict[str, pd.DataFrame] = {
             study.name: collect(study, store, seeds=seeds, epochs=epochs, device=device) for study in studies
         }
@@ -48,19 +50,30 @@ class Book:
             console.rule(f"[bold]{study.title}", align="left")
             console.print(study.question, style="italic")
             seeds = seed_sets(study, self.seeds)[0]
-            for table in tables.terminal(study, tables.entries(study, self.frames[study.name], seeds), seeds):
-                console.print(table, "", sep="\n")
+            if study.layout == "ranks":
+                console.print(Markdown(ranks.markdown(ranks.rankings(study, self.frames[study.name]))))
+            else:
+                for table in tables.terminal(study, tables.entries(study, self.frames[study.name], seeds), seeds):
+                    console.print(table, "", sep="\n")
             if study.claims:
                 console.print(ledger.terminal(self.judgements[study.name]))
             said = ledger.agreement(study, self.frames[study.name])
             if said:
                 console.print(said)
+        rows = saturation.rows(self.studies, self.frames)
+        if len(rows):
+            console.print(saturation.terminal(rows))
 
     def write(self, folder: Path) -> list[Path]:
         """Every run's scores; tables as CSV, Markdown and LaTeX; the ledger; the figures. Returns what was written."""
         written = []
         for study in self.studies:
             frame, sets = self.frames[study.name], seed_sets(study, self.seeds)
+            if study.layout == "ranks":
+                found = ranks.rankings(study, frame)
+                if found:
+                    written.append(_write(folder / "tables" / f"{study.name}-ranks.md", ranks.markdown(found)))
+                    written.append(_write(folder / "tables" / f"{study.name}-ranks.csv", ranks.csv(found)))
             cells = [tables.entries(study, frame, seeds) for seeds in sets]
             texts = {
                 "csv": tables.csv([entry for part in cells for entry in part]),
@@ -77,6 +90,10 @@ class Book:
             said = ((s.title, ledger.agreement(s, self.frames[s.name])) for s in self.studies)
             lines = [f"- {title}: {text}" for title, text in said if text]
             written.append(_write(folder / "ledger.md", "\n".join([ledger.markdown(judged), *lines, ""])))
+        rows = saturation.rows(self.studies, self.frames)
+        if len(rows):
+            for suffix, text in (("csv", saturation.csv(rows)), ("md", saturation.markdown(rows))):
+                written.append(_write(folder / "tables" / f"saturation.{suffix}", text))
         return written + self._figures(folder / "figures")
 
     def _figures(self, folder: Path) -> list[Path]:
@@ -89,10 +106,58 @@ class Book:
         for study in self.studies:
             if study.rates and len(self.frames[study.name]):
                 drawn += figures.save(figures.ranking(study, self.frames[study.name]), folder / study.name)
+            elif study.name in full and study.layout == "ranks":
+                drawn += self._diagrams(study, folder)
+            elif study.name in full and study.problem in DENSE:
+                drawn += self._dense(study, folder)
+            elif study.name in full and study.layout == "metrics":
+                drawn += self._training_curves(study, folder)
             elif study.name in full and "scale" in dict(study.conditions[0].options):
                 drawn += figures.save(figures.curves(study, self.frames[study.name]), folder / study.name)
             elif study.name in full and study.problem == "heterogeneous":
                 drawn += figures.save(figures.regimes(study, self.frames[study.name]), folder / study.name)
+        return drawn
+
+    def _diagrams(self, study: Study, folder: Path) -> list[Path]:
+        found = ranks.rankings(study, self.frames[study.name])
+        if not found:
+            return []
+        drawn = figures.save(diagrams.critical_difference(found, study.title), folder / f"{study.name}-ranks")
+        if ranks.comparable(found):
+            first, second = found
+            cost = diagrams.cost_of_factors(first, second, study.title)
+            drawn += figures.save(cost, folder / f"{study.name}-graded")
+        return drawn
+
+    def _dense(self, study: Study, folder: Path) -> list[Path]:
+        """For each table that was run: validation curves and weights; scores, where there are methods to compare."""
+        frame = self.frames[study.name]
+        drawn = []
+        for condition in study.conditions:
+            here = frame[frame["condition"] == condition.key]
+            if not len(here) or "measured" in dict(condition.options):
+                continue
+            found = dense_curves(
+                study, condition.key, self.store, seeds=self.seeds, epochs=self.epochs, device=self.device
+            )
+            name = f"{study.name}-{condition.key.replace(' ', '-').replace('=', '-').replace('×', 'x')}"
+            drawn += figures.save(dense.curves(study, condition, found), folder / f"{name}-curves")
+            drawn += figures.save(dense.weights(study, condition, found), folder / f"{name}-weights")
+            if here["method"].nunique() > 1:
+                drawn += figures.save(dense.scores(study, condition, here), folder / f"{name}-scores")
+                drawn += figures.save(dense.heatmap(study, condition, here), folder / f"{name}-heatmap")
+        return drawn
+
+    def _training_curves(self, study: Study, folder: Path) -> list[Path]:
+        run = set(self.frames[study.name]["condition"])
+        drawn = []
+        for condition in study.conditions:
+            if condition.key in run:
+                found = curves(
+                    study, condition.key, self.store, seeds=self.seeds, epochs=self.epochs, device=self.device
+                )
+                name = f"{study.name}-{condition.key.replace(', ', '-').replace(' ', '-')}"
+                drawn += figures.save(training.curves(study, condition, found), folder / name)
         return drawn
 
 

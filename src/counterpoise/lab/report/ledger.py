@@ -12,12 +12,11 @@ from rich.text import Text
 from ..studies import Study
 from ..studies.base import RAW
 from ..studies.claims import Claim, Lookup, Part, Score, Statement, Values
-from .tables import spoken
+from .tables import ROUNDING, spoken
 
 Verdict = Literal["holds", "does not hold", "undecided", "not run"]
 RESAMPLES = 10_000
 LEVEL = 0.95  # of the intervals
-ROUNDING = 5e-4  # the paper prints three digits
 
 
 @dataclass(frozen=True)

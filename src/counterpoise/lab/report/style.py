@@ -3,6 +3,8 @@
 from typing import Any
 
 MARKS: dict[str, dict[str, Any]] = {
+    "Static": {"color": "#777777", "marker": "."},
+    "GradNormProxy": {"color": "#332288", "marker": ">"},
     "BPGS": {"color": "#0072B2", "marker": "o"},
     "BPGS (raw ω)": {"color": "#56B4E9", "marker": "o", "linestyle": "--", "markerfacecolor": "white"},
     "Kendall": {"color": "#E69F00", "marker": "s"},
@@ -14,6 +16,23 @@ MARKS: dict[str, dict[str, Any]] = {
     "ℓ1-UW-O": {"color": "#AA4499", "marker": "X"},
     "EMA-UW-O": {"color": "#44AA99", "marker": "d"},
     "IMTL-L": {"color": "#999933", "marker": "<"},
+    "FAMO": {"color": "#117733", "marker": "*"},
+    "CAGrad": {"color": "#AA3377", "marker": "h"},
+    "Nash-MTL": {"color": "#66CCEE", "marker": "p"},
+    "BPGS + PCGrad": {"color": "#004488", "marker": "8"},
+    "Nash-MTL (authors)": {"color": "#4477AA", "marker": "p", "linestyle": "--", "markerfacecolor": "white"},
+    "BPGS (canonical)": {"color": "#0072B2", "marker": "o"},
+    "BPGS (BA-fixed)": {"color": "#56B4E9", "marker": "o", "linestyle": "--", "markerfacecolor": "white"},
+    "BPGS (SL-auto)": {"color": "#D55E00", "marker": "D"},
+    "BPGS (SL-fixed)": {"color": "#CC79A7", "marker": "D", "linestyle": "--", "markerfacecolor": "white"},
+    "BPGS (clip 1)": {"color": "#0072B2", "marker": "o", "linestyle": ":"},
+    "Static (clip 10)": {"color": "#777777", "marker": ".", "linestyle": ":"},
+    "Kendall (clip 10)": {"color": "#E69F00", "marker": "s", "linestyle": ":"},
+    "UWSO (clip 10)": {"color": "#009E73", "marker": "^", "linestyle": ":"},
+    "Nash-MTL (clip 10)": {"color": "#66CCEE", "marker": "p", "linestyle": ":"},
+    "Split on": {"color": "#0072B2", "marker": "o"},
+    "Split off": {"color": "#D55E00", "marker": "D"},
+    "Single-task": {"color": "#BBBBBB", "marker": "_"},
 }
 
 RC: dict[Any, Any] = {

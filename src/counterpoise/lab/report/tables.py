@@ -1,8 +1,8 @@
 """Tables: ours beside the paper's, for the terminal, CSV, Markdown and LaTeX."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
@@ -12,6 +12,36 @@ from rich.text import Text
 from ..studies import Study
 
 AGREES = 0.0035  # a difference that rounding to three digits can make of VALUE_TOLERANCE
+ROUNDING = 5e-4  # the paper prints three digits
+
+NAMES = {
+    "macro": "macro score",
+    "worst": "worst-task score",
+    "reach": "largest |z|/τ at the end",
+    "macro_f1": "macro-F1 ↑",
+    "micro_f1": "micro-F1 ↑",
+    "hamming": "Hamming accuracy ↑",
+    "r2": "R² ↑",
+    "rmse": "RMSE ↓",
+    "mae": "MAE ↓",
+    "miou": "mIoU ↑",
+    "pixel_accuracy": "pixel accuracy ↑",
+    "abs_rel": "abs rel ↓",
+    "angle": "angle ↓",
+    "angle_median": "median angle ↓",
+    "within_11": "< 11.25° ↑",
+    "within_22": "< 22.5° ↑",
+    "within_30": "< 30° ↑",
+    "total_loss": "total loss ↓",
+    "delta_m": "Δ_M ↑",
+    "delta_m_percent": "Δ_M of nine (%) ↓",
+    "theta_max": "θ_max, final",
+    "theta_max_first": "θ_max, epoch 0",
+    "epoch_seconds": "s per epoch ↓",
+    "total_seconds": "s in all ↓",
+    "memory_mb": "memory (MB) ↓",
+    "parameters": "parameters",
+}
 
 
 @dataclass(frozen=True)
@@ -30,6 +60,7 @@ class Entry:
     paper_mean: float | None
     paper_sd: float | None
     rate: float | None = None  # the learning rate, where the method has its best of several
+    tolerance: float = AGREES  # up to which difference they agree
 
     @property
     def row(self) -> str:
@@ -39,18 +70,28 @@ class Entry:
     def difference(self) -> float | None:
         return None if self.paper_mean is None else self.mean - self.paper_mean
 
+    @property
+    def agrees(self) -> bool:
+        return self.count == 0 or self.difference is None or abs(self.difference) <= self.tolerance
+
     def ours(self) -> str:
-        return "–" if self.count == 0 or self.mean != self.mean else f"{self.mean:.3f} ± {self.sd:.3f}"
+        return "–" if self.count == 0 or self.mean != self.mean else spread(self.mean, self.sd)
 
     def paper(self) -> str:
-        return "" if self.paper_mean is None else f"{self.paper_mean:.3f} ± {self.paper_sd:.3f}"
+        return "" if self.paper_mean is None else spread(self.paper_mean, self.paper_sd)
+
+
+def spread(mean: float, sd: float | None) -> str:
+    """A mean with its deviation, where there is one; large numbers without a fraction."""
+    digits = 0 if abs(mean) >= 1000 else 3
+    return f"{round(mean, digits) + 0.0:,.{digits}f}" + ("" if sd is None or sd != sd else f" ± {sd:,.{digits}f}")
 
 
 def entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Entry]:
     """Every cell of the study's tables at these seeds."""
     chosen = frame[frame["seed"].isin(list(seeds))]
     found = []
-    for metric in study.metrics:
+    for metric in (*study.metrics, *study.further):
         for part, conditions in study.parts().items():
             for method in ranked(study, frame):
                 for condition in conditions:
@@ -58,12 +99,17 @@ def entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Ent
                         continue
                     here = (chosen["method"] == method) & (chosen["condition"] == condition.key)
                     values = chosen.loc[here, metric]
-                    paper, paper_sd = study.paper.get(metric, {}).get(method, {}).get(condition.key, (None, None))
+                    said = study.paper.get(metric, {}).get(method, {}).get(condition.key)
+                    paper_mean, paper_sd = said or (None, None)
                     sd = float(values.std(ddof=study.ddof)) if len(values) > study.ddof else 0.0
                     mean = float(values.mean()) if len(values) else float("nan")
                     place = (study.name, part, metric, method, condition.key, condition.head or condition.key)
+                    # A table of many metrics has no common digit: it agrees within two of the paper's deviations.
+                    # Where the paper gives none, any does.
+                    near = 2 * said[1] + ROUNDING if study.layout == "metrics" and said else AGREES
+                    near = math.inf if said and math.isnan(said[1]) else near
                     rate = float(chosen.loc[here, "lr"].iloc[0]) if study.rates and len(values) else None
-                    found.append(Entry(*place, mean, sd, len(values), paper, paper_sd, rate))
+                    found.append(Entry(*place, mean, sd, len(values), paper_mean, paper_sd, rate, near))
     return found
 
 
@@ -74,26 +120,41 @@ def ranked(study: Study, frame: pd.DataFrame) -> list[str]:
     return [str(m) for m in frame.groupby("method")["macro"].mean().sort_values(ascending=False).index]
 
 
-def grids(cells: Sequence[Entry]) -> list[tuple[str, str, list[str], dict[str, list[Entry]]]]:
-    """The entries as tables: metric, part, heads, and the row of each method."""
-    tables = []
-    for (metric, part), group in groupby(cells, key=lambda e: (e.metric, e.part)):
-        rows: dict[str, list[Entry]] = {}
-        for entry in group:
-            rows.setdefault(entry.row, []).append(entry)
-        heads = [entry.head for entry in next(iter(rows.values()))]
+@dataclass(frozen=True)
+class Grid:
+    """A table: what stands in it, its heads, and the row of each method."""
+
+    what: str
+    part: str
+    heads: list[str]
+    rows: dict[str, list[Entry]]
+
+
+def grids(study: Study, cells: Sequence[Entry]) -> list[Grid]:
+    """The entries as tables: one for each metric and part, or one for each part with a column for each metric."""
+    by_metric = study.layout == "metrics"
+    tables: dict[tuple[str, str], dict[str, list[Entry]]] = {}
+    for entry in cells:
+        further = "further metrics" if entry.metric in study.further else ""
+        place = (further, entry.part) if by_metric else (entry.metric, entry.part)
+        tables.setdefault(place, {}).setdefault(entry.row, []).append(entry)
+    found: list[Grid] = []
+    for (metric, part), rows in tables.items():
+        heads = [NAMES[entry.metric] if by_metric else entry.head for entry in next(iter(rows.values()))]
         run = [any(row[i].count for row in rows.values()) for i in range(len(heads))]
         if any(run):  # columns that were not run are left out
             heads = [head for head, here in zip(heads, run, strict=True) if here]
             rows = {m: [e for e, here in zip(row, run, strict=True) if here] for m, row in rows.items()}
-        tables.append((metric, part, heads, rows))
-    return tables
+        elif found:  # and so are tables, but one is shown
+            continue
+        found.append(Grid(NAMES.get(metric, metric), part, heads, rows))
+    return found
 
 
-def caption(study: Study, metric: str, part: str, seeds: Sequence[int]) -> str:
-    score = {"macro": "macro score", "worst": "worst-task score", "reach": "largest |z|/τ at the end"}[metric]
+def caption(study: Study, grid: Grid, seeds: Sequence[int]) -> str:
     rate = " (best learning rate)" if study.rates else ""
-    return f"{study.title}{f', {part}' if part else ''}{rate}: {score}, {spoken(seeds)}"
+    what = f": {grid.what}" if grid.what else ""
+    return f"{study.title}{f', {grid.part}' if grid.part else ''}{rate}{what}, {spoken(seeds)}"
 
 
 def spoken(seeds: Sequence[int]) -> str:
@@ -109,14 +170,14 @@ def spoken(seeds: Sequence[int]) -> str:
 def terminal(study: Study, cells: Sequence[Entry], seeds: Sequence[int]) -> list[Table]:
     """Rich tables; the paper's number stands under ours, in red where they differ."""
     tables = []
-    for metric, part, heads, rows in grids(cells):
-        title = caption(study, metric, part, seeds)
+    for grid in grids(study, cells):
+        title = caption(study, grid, seeds)
         table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
         table.show_edge = False
         table.add_column("", no_wrap=True)
-        for head in heads:
+        for head in grid.heads:
             table.add_column(head, justify="right", no_wrap=True)
-        for method, row in rows.items():
+        for method, row in grid.rows.items():
             table.add_row(Text(method), *(_cell(entry) for entry in row))
         tables.append(table)
     return tables
@@ -125,43 +186,54 @@ def terminal(study: Study, cells: Sequence[Entry], seeds: Sequence[int]) -> list
 def _cell(entry: Entry) -> Text:
     text = Text(entry.ours())
     if entry.paper_mean is not None:
-        near = entry.count == 0 or abs(entry.mean - entry.paper_mean) < AGREES
-        text.append(f"\n{entry.paper()}", style="dim" if near else "red")
+        text.append(f"\n{entry.paper()}", style="dim" if entry.agrees else "red")
     return text
 
 
 def csv(cells: Sequence[Entry]) -> str:
     frame = pd.DataFrame([vars(entry) | {"difference": entry.difference} for entry in cells])
-    return str(frame.drop(columns="head").round(6).to_csv(index=False))
+    return str(frame.drop(columns=["head", "tolerance"]).round(6).to_csv(index=False))
 
 
 def markdown(study: Study, cells: Sequence[Entry], seeds: Sequence[int]) -> str:
     blocks = []
-    for metric, part, heads, rows in grids(cells):
+    for grid in grids(study, cells):
         theirs = " (the paper's in parentheses)" if any(e.paper_mean is not None for e in cells) else ""
-        lines = [f"**{caption(study, metric, part, seeds)}**{theirs}", ""]
-        lines += [f"| method | {' | '.join(heads)} |", "|" + " --- |" * (len(heads) + 1)]
-        for method, row in rows.items():
+        lines = [f"**{caption(study, grid, seeds)}**{theirs}", ""]
+        lines += [f"| method | {' | '.join(grid.heads)} |", "|" + " --- |" * (len(grid.heads) + 1)]
+        for method, row in grid.rows.items():
             texts = [f"{e.ours()}{f' ({e.paper()})' if e.paper() else ''}" for e in row]
             lines.append(f"| {method} | {' | '.join(texts)} |")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"
 
 
-LATEX = str.maketrans({"×": r"$\times$", "ω": r"$\omega$", "ℓ": r"$\ell$", "±": r"$\pm$", "–": "--", "%": r"\%"})
+LATEX = str.maketrans(
+    {
+        "↑": r"$\uparrow$",
+        "↓": r"$\downarrow$",
+        "²": "$^2$",
+        "×": r"$\times$",
+        "ω": r"$\omega$",
+        "ℓ": r"$\ell$",
+        "±": r"$\pm$",
+        "–": "--",
+        "%": r"\%",
+    }
+)
 
 
 def latex(study: Study, cells: Sequence[Entry], seeds: Sequence[int]) -> str:
     blocks = []
-    for metric, part, heads, rows in grids(cells):
-        lines = [r"\begin{table}[t]", r"\centering", rf"\caption{{{caption(study, metric, part, seeds)}.}}"]
+    for grid in grids(study, cells):
+        lines = [r"\begin{table}[t]", r"\centering", rf"\caption{{{caption(study, grid, seeds)}.}}"]
         lines += [
-            rf"\begin{{tabular}}{{l{'c' * len(heads)}}}",
+            rf"\begin{{tabular}}{{l{'c' * len(grid.heads)}}}",
             r"\toprule",
-            f"Method & {' & '.join(heads)} \\\\",
+            f"Method & {' & '.join(grid.heads)} \\\\",
             r"\midrule",
         ]
-        lines += [f"{method} & {' & '.join(entry.ours() for entry in row)} \\\\" for method, row in rows.items()]
+        lines += [f"{method} & {' & '.join(entry.ours() for entry in row)} \\\\" for method, row in grid.rows.items()]
         lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
         blocks.append("\n".join(lines).translate(LATEX))
     return "\n\n".join(blocks) + "\n"

@@ -2,14 +2,57 @@
 
 from difflib import get_close_matches
 
-from . import heterogeneous, knobs, learning_theta, normalisation, rescaling, scale_stress
+from . import (
+    heterogeneous,
+    knobs,
+    learning_theta,
+    normalisation,
+    nyuv2,
+    nyuv2_ablation,
+    nyuv2_batch_size,
+    nyuv2_first_batch,
+    nyuv2_overhead,
+    nyuv2_stop_gradient,
+    rescaling,
+    rf1,
+    scale_stress,
+    tabular,
+    yeast,
+)
 from .base import Cell, Condition, Study
 from .beyond import BEYOND
 
 PAPER_STUDIES = (rescaling.STUDY, normalisation.STUDY, scale_stress.STUDY, heterogeneous.STUDY)
+NYUV2_STUDIES = (
+    nyuv2.STUDY,
+    nyuv2_ablation.STUDY,
+    nyuv2_stop_gradient.STUDY,
+    nyuv2_batch_size.STUDY,
+    nyuv2_first_batch.STUDY,
+    nyuv2_overhead.STUDY,
+)
 STUDIES: dict[str, Study] = {
-    study.name: study for study in (*PAPER_STUDIES, learning_theta.STUDY, knobs.STUDY, *BEYOND)
+    study.name: study
+    for study in (
+        *PAPER_STUDIES,
+        yeast.STUDY,
+        rf1.STUDY,
+        *NYUV2_STUDIES,
+        tabular.STUDY,
+        learning_theta.STUDY,
+        knobs.STUDY,
+        *BEYOND,
+    )
 }
+
+
+SATURATION = "saturation"
+"""Not a study of its own: the charts that BPGS leaves in those of the paper's table."""
+
+
+def charted() -> list[Study]:
+    """The studies of the paper's table on the bounded chart."""
+    return [study for study in STUDIES.values() if study.saturation is not None]
 
 
 def find_study(name: str) -> Study:
@@ -21,4 +64,14 @@ def find_study(name: str) -> Study:
     raise ValueError(f"unknown study {name!r}: {hint}")
 
 
-__all__ = ["PAPER_STUDIES", "STUDIES", "Cell", "Condition", "Study", "find_study"]
+__all__ = [
+    "NYUV2_STUDIES",
+    "PAPER_STUDIES",
+    "SATURATION",
+    "STUDIES",
+    "Cell",
+    "Condition",
+    "Study",
+    "charted",
+    "find_study",
+]

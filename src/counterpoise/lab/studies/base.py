@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from ..engine import Recipe, Run, Schedule, Spec, recipe, spec
+from ..engine.description import frozen
 from .claims import Claim
 
 AUTHORS = Schedule(epochs=20, batch_size=64, optimizer="adam", lr=3e-3, weight_decay=1e-4, clip=5.0, shared="all")
@@ -37,6 +38,9 @@ class Condition:
     problem: str = ""  # where it is not the study's
     schedule: tuple[tuple[str, Any], ...] = ()  # what differs from the study's
     only: tuple[str, ...] = ()  # the methods that are run here; none: all
+    model: Spec | None = None  # where it is not the study's
+    asked: bool = False  # run only where it is named
+    targets: int = 0  # how many tasks there are to be trained alone
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,24 @@ class Cell:
     method: str
     condition: Condition
     run: Run
+
+
+@dataclass(frozen=True)
+class Saturation:
+    """A row of the paper's table on the bounded chart: how near BPGS comes to its edge."""
+
+    tasks: int
+    largest: float  # |z|/τ, ever
+    cap: float  # |z|/τ in the last epoch, at most
+    condition: str
+
+
+@dataclass(frozen=True)
+class Quick:
+    """What a study's quick form has instead."""
+
+    seeds: tuple[int, ...]
+    changes: tuple[tuple[str, Any], ...] = ()
 
 
 Paper = Mapping[str, Mapping[str, Mapping[str, tuple[float, float]]]]
@@ -65,28 +87,56 @@ class Study:
     schedule: Schedule = AUTHORS
     model: Spec = field(default_factory=lambda: spec("mlp", hidden=64))
     metrics: tuple[str, ...] = ("macro",)
+    further: tuple[str, ...] = ()  # metrics of a second table
     ddof: int = 1  # of the standard deviations, as the paper took them
+    layout: Literal["conditions", "metrics", "ranks"] = "conditions"  # the columns of its tables; or methods by rank
+    single: str = ""  # the method that trains each task alone, a run for each
+    brief: bool = False  # run at the paper's seeds alone, unless others are named
     rates: tuple[float, ...] = ()  # learning rates of which each method gets its best; none: the schedule's
     paper: Paper = field(default_factory=dict)
+    saturation: Saturation | None = None
+    quick: Quick | None = None
     claims: tuple[Claim, ...] = ()
 
     def grid(
         self, *, seeds: Iterable[int] | None = None, epochs: int | None = None, device: str = "cpu"
     ) -> Iterator[Cell]:
-        """Every run of the study, at the ten seeds and the paper's unless others are named."""
+        """Every run of the study, at the ten seeds and the paper's (or the paper's alone) unless others are named."""
         named = None if seeds is None else tuple(dict.fromkeys(seeds))
-        everything = tuple(dict.fromkeys((*self.seeds, *self.ten)))
+        everything = self.seeds if self.brief else self.every_seed
         for method, base in self.methods.items():
             for rate in self.rates or (None,):
                 trained = base if rate is None else replace(base, network_lr=rate)
                 for condition in self.conditions:
                     if condition.only and method not in condition.only:
                         continue
-                    data = Spec(condition.problem or self.problem, condition.options)
                     schedule = replace(self.schedule, **dict(condition.schedule))
                     schedule = replace(schedule, epochs=epochs or schedule.epochs)
-                    for seed in named or (self.seeds if condition.extra else everything):
-                        yield Cell(method, condition, Run(self.name, data, self.model, trained, seed, schedule, device))
+                    if device == "cpu" and schedule.precision == "fp16":
+                        schedule = replace(schedule, precision="fp32")  # a processor has no fast half precision
+                    model = condition.model or self.model
+                    for data in self._problems(method, condition):
+                        for seed in named or (self.seeds if condition.extra else everything):
+                            yield Cell(method, condition, Run(self.name, data, model, trained, seed, schedule, device))
+
+    def _problems(self, method: str, condition: Condition) -> Iterator[Spec]:
+        """What a method is trained on in a column: its problem, or each task of it alone."""
+        name = condition.problem or self.problem
+        if method != self.single:
+            yield Spec(name, condition.options)
+            return
+        for target in range(condition.targets):
+            yield Spec(name, frozen(**dict(condition.options), target=target))
+
+    def smaller(self) -> Study:
+        """The quick form of a study."""
+        if self.quick is None:
+            raise ValueError(f"{self.name} has no quick form: take a slice with --seeds, --method, --condition")
+        return replace(self, seeds=self.quick.seeds, ten=self.quick.seeds, brief=True, **dict(self.quick.changes))
+
+    @property
+    def every_seed(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys((*self.seeds, *self.ten)))
 
     def parts(self) -> dict[str, list[Condition]]:
         """The conditions of each table."""

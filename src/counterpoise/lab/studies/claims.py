@@ -72,8 +72,10 @@ class Score(Quantity):
 OPERATIONS: dict[str, Callable[..., Values]] = {
     "-": np.subtract,
     "/": np.divide,
+    "mean": lambda *values: np.mean(values, axis=0),
     "range": lambda *values: np.max(values, axis=0) - np.min(values, axis=0),
     "norm": lambda *values: np.sqrt(np.sum(np.square(values), axis=0)),
+    "variation": lambda *values: np.std(values, axis=0) / np.abs(np.mean(values, axis=0)),
 }
 
 
@@ -140,6 +142,11 @@ def ahead(method: str, others: Sequence[str], conditions: Sequence[str], metric:
     return all_of(score(method, c, metric) - score(other, c, metric) > 0 for other in others for c in conditions)
 
 
+def below(method: str, others: Sequence[str], conditions: Sequence[str], metric: str) -> Statement:
+    """The method has less than each of the others: it is ahead where a metric is an error."""
+    return all_of(score(other, c, metric) - score(method, c, metric) > 0 for other in others for c in conditions)
+
+
 def drop(method: str, start: str, end: str) -> Quantity:
     return score(method, start) - score(method, end)
 
@@ -152,6 +159,15 @@ def relative_drop(method: str, start: str, end: str) -> Quantity:
 def spread(*quantities: Quantity) -> Quantity:
     """The largest less the smallest."""
     return Combined("range", quantities)
+
+
+def variation(*quantities: Quantity) -> Quantity:
+    """The coefficient of variation: standard deviation (ddof 0) over mean."""
+    return Combined("variation", quantities)
+
+
+def mean_of(quantities: Iterable[Quantity]) -> Quantity:
+    return Combined("mean", tuple(quantities))
 
 
 def combined_sd(*scores: Score) -> Quantity:

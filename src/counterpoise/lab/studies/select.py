@@ -26,13 +26,17 @@ def parse_seeds(text: str | None, study: Study) -> list[int] | None:
 def select(
     study: Study, cells: Iterable[Cell], methods: Iterable[str] | None, conditions: Iterable[str] | None
 ) -> list[Cell]:
-    """The cells of these methods and conditions; a name that the study does not have is an error."""
+    """The cells of these methods and conditions; a name that the study does not have is an error.
+
+    Where no condition is named, those that want to be asked for are left out.
+    """
     by_method = _known("method", methods, study.methods)
     by_condition = _known("condition", conditions, [c.key for c in study.conditions])
     return [
         cell
         for cell in cells
-        if (not by_method or cell.method in by_method) and (not by_condition or cell.condition.key in by_condition)
+        if (not by_method or cell.method in by_method)
+        and (cell.condition.key in by_condition if by_condition else not cell.condition.asked)
     ]
 
 

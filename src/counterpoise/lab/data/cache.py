@@ -1,0 +1,50 @@
+"""Decoded images kept on disk: a folder of arrays beside nothing else, written whole or not at all."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from .arff import CACHE_VARIABLE, cache_folder
+from .images import PLANES, Images
+
+
+def cached(name: str, make: Callable[[], Images], *, keep: bool = True) -> Images:
+    """What `make` returns, from the cache if it is there; a cache that cannot be read or written is done without.
+
+    Decoded images are large: an empty $COUNTERPOISE_CACHE says not to keep them.
+    """
+    if os.environ.get(CACHE_VARIABLE) == "":
+        return make()
+    folder = cache_folder() / name
+    try:
+        return _load(folder)
+    except (OSError, ValueError):
+        images = make()
+    if not keep:
+        return images
+    try:
+        _save(images, folder)
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+    return images
+
+
+def _load(folder: Path) -> Images:
+    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="c") for name in (*PLANES, "train", "held_out")}
+    return Images(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+
+
+def _save(images: Images, folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        for name in (*PLANES, "train", "held_out"):
+            np.save(draft / f"{name}.npy", getattr(images, name).cpu().numpy())
+        os.rename(draft, folder)  # fails where another process was first: its folder is as good
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)

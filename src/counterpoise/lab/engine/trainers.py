@@ -1,0 +1,42 @@
+"""Who trains a stack of runs."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from ..data.dense import DENSE
+from .dense import DenseTrainer
+from .description import Run
+from .measured import MeasuredTrainer
+from .trainer import Trainer
+
+
+class AnyTrainer(Protocol):
+    """Trains runs epoch by epoch; what it holds can be saved and loaded between epochs."""
+
+    epoch: int
+
+    @property
+    def done(self) -> bool: ...
+    @property
+    def live(self) -> float: ...
+    @property
+    def history(self) -> list[list[dict[str, Any]]]: ...
+    def train_epoch(self) -> None: ...
+    def results(self) -> list[dict[str, Any]]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def is_dense(run: Run) -> bool:
+    return run.data.name in DENSE
+
+
+def is_measured(run: Run) -> bool:
+    """Whether its time and memory are what the run is about."""
+    return is_dense(run) and bool(run.data.kwargs.get("measured"))
+
+
+def make_trainer(runs: Sequence[Run]) -> AnyTrainer:
+    if is_measured(runs[0]):
+        return MeasuredTrainer(runs)
+    return DenseTrainer(runs[0]) if is_dense(runs[0]) else Trainer(runs)

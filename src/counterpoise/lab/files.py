@@ -1,0 +1,19 @@
+"""Files that are written whole or not at all."""
+
+import os
+from pathlib import Path
+
+
+def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Puts a file in its place in one step: a reader, or a crash, sees the old file or the new one.
+
+    A durable file has also reached the disk before it takes its place.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(draft, "wb") as file:
+        file.write(content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(draft, path)

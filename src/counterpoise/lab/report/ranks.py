@@ -1,0 +1,161 @@
+"""Many methods on many data sets: average ranks, Friedman's test, Nemenyi's critical difference (Demšar 2006)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ..studies import Study
+
+LEVEL = 0.05
+RESAMPLES = 10_000
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The methods of one table by their average rank over data sets; rank 1 is best."""
+
+    part: str
+    scores: pd.DataFrame  # a row for each data set, a column for each method
+    ranks: pd.Series  # the average rank of each method, best first
+    chi2: float  # Friedman's statistic over all methods
+    p: float
+    difference: float  # two average ranks that differ by less may be equal (Nemenyi, at 5 %)
+
+    def cliques(self) -> list[tuple[str, str]]:
+        """The first and the last method of each largest group without a critical difference."""
+        names, values = list(self.ranks.index), self.ranks.to_numpy()
+        found: list[tuple[int, int]] = []
+        for i in range(len(names)):
+            last = int(np.nonzero(values - values[i] < self.difference)[0].max())
+            if last > i and (not found or last > found[-1][1]):
+                found.append((i, last))
+        return [(names[i], names[j]) for i, j in found]
+
+
+def score_table(study: Study, frame: pd.DataFrame, part: str) -> pd.DataFrame:
+    """The mean macro score over folds: data sets down, methods across; only what is complete."""
+    heads = {c.key: c.head for c in study.conditions if c.part == part}
+    chosen = frame[frame["condition"].isin(list(heads))]
+    table = chosen.pivot_table(index="condition", columns="method", values="macro", aggfunc="mean", sort=False)
+    table = table.reindex(index=[key for key in heads if key in table.index]).rename(index=heads)
+    methods = [method for method in study.methods if method in table.columns]
+    return table[methods].dropna(axis=1, how="all").dropna(axis=0)
+
+
+def rankings(study: Study, frame: pd.DataFrame) -> list[Ranking]:
+    """One for each table of the study that has at least three methods on two data sets."""
+    found = []
+    for part in study.parts():
+        scores = score_table(study, frame, part) if len(frame) else pd.DataFrame()
+        if scores.shape[0] >= 2 and scores.shape[1] >= 3:
+            found.append(rank(part, scores))
+    return found
+
+
+def rank(part: str, scores: pd.DataFrame) -> Ranking:
+    from scipy import stats
+
+    sets, methods = scores.shape
+    ranks = scores.rank(axis=1, ascending=False).mean().sort_values(kind="stable")
+    chi2, p = stats.friedmanchisquare(*(scores[method] for method in scores.columns))
+    q = stats.studentized_range.ppf(1 - LEVEL, methods, np.inf) / np.sqrt(2)
+    difference = q * np.sqrt(methods * (methods + 1) / (6 * sets))
+    return Ranking(part, scores, ranks, float(chi2), float(p), float(difference))
+
+
+def comparable(found: Sequence[Ranking]) -> bool:
+    """Whether there are two tables that share data sets."""
+    return len(found) == 2 and bool(set(found[0].scores.index) & set(found[1].scores.index))
+
+
+def changes(first: Ranking, second: Ranking) -> pd.DataFrame:
+    """From one table to the other: mean score and rank in both, and what the mean score loses with its 95 % interval.
+
+    The interval is a bootstrap over data sets. Ranks are taken among the methods that both tables have.
+    """
+    methods = [m for m in first.scores.columns if m in second.scores.columns]
+    sets = [name for name in first.scores.index if name in second.scores.index]
+    before, after = first.scores.loc[sets, methods], second.scores.loc[sets, methods]
+    lost = before - after
+    low, high = _interval(lost.to_numpy())
+    table = pd.DataFrame(
+        {
+            "score": before.mean(),
+            "score_graded": after.mean(),
+            "lost": lost.mean(),
+            "low": low,
+            "high": high,
+            "sets_worse": (lost > 0.01).sum(),
+            "rank": before.rank(axis=1, ascending=False).mean(),
+            "rank_graded": after.rank(axis=1, ascending=False).mean(),
+        },
+        index=methods,
+    )
+    return table.sort_values("lost", kind="stable")
+
+
+def _interval(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    count = len(values)
+    chosen = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
+    low, high = np.percentile(values[chosen].mean(1), [2.5, 97.5], axis=0)
+    return low, high
+
+
+def summary(ranking: Ranking) -> str:
+    sets, methods = ranking.scores.shape
+    return (
+        f"{methods} methods on {sets} data sets; Friedman χ² = {ranking.chi2:.1f}, p = {ranking.p:.2g}; "
+        f"critical difference (Nemenyi, 5 %) = {ranking.difference:.2f}"
+    )
+
+
+def markdown(found: Sequence[Ranking]) -> str:
+    """Average ranks, the scores on each data set, and what the second table costs against the first."""
+    blocks = []
+    for ranking in found:
+        lines = [
+            f"**{ranking.part}**: {summary(ranking)}",
+            "",
+            "| method | average rank | mean score |",
+            "| --- | --- | --- |",
+        ]
+        means = ranking.scores.mean()
+        lines += [f"| {method} | {value:.2f} | {means[method]:.3f} |" for method, value in ranking.ranks.items()]
+        methods = list(ranking.scores.columns)
+        lines += ["", f"| data set | {' | '.join(methods)} |", "|" + " --- |" * (len(methods) + 1)]
+        for name, row in ranking.scores.iterrows():
+            best = row.max()
+            cells = (f"**{value:.3f}**" if value == best else f"{value:.3f}" for value in row)
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+        blocks.append("\n".join(lines))
+    if comparable(found):
+        heads = (
+            "method",
+            "mean score",
+            "graded",
+            "lost [95 % interval]",
+            "sets that lose > 0.01",
+            "rank",
+            "rank, graded",
+        )
+        lines = ["**What graded factors cost**", "", f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
+        for method, row in changes(*found).iterrows():
+            lost = f"{row.lost:.3f} [{row.low:.3f}, {row.high:.3f}]"
+            rest = f"{row.sets_worse:.0f} | {row['rank']:.2f} | {row.rank_graded:.2f}"
+            lines.append(f"| {method} | {row.score:.3f} | {row.score_graded:.3f} | {lost} | {rest} |")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+def csv(found: Sequence[Ranking]) -> str:
+    """A row for each data set and method of each table."""
+    parts = []
+    for ranking in found:
+        long = ranking.scores.rename_axis("data").reset_index().melt("data", var_name="method", value_name="score")
+        ranks = ranking.scores.rank(axis=1, ascending=False)
+        long["rank"] = [ranks.loc[d, m] for d, m in zip(long["data"], long["method"], strict=True)]
+        parts.append(long.assign(part=ranking.part))
+    return str(pd.concat(parts).round(6).to_csv(index=False))

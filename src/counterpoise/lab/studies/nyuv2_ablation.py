@@ -1,0 +1,84 @@
+"""NYUv2 ablation (§5.3): the batch-aware chart and the calibrated start, each with and without."""
+
+from dataclasses import replace
+
+from .base import Study
+from .claims import Claim, ahead, below, score
+from .dense import KENDALL, METRICS, MODEL, PROTOCOL, SEEDS, bpgs, only, paper, row_claims
+
+PAPER = paper(
+    "half",
+    METRICS,
+    {
+        "Kendall":          "0.137±0.006 0.294±0.010 0.990±0.016 38.681±0.936 0.130±0.005 2.546±0.035",
+        "BPGS (canonical)": "0.128±0.008 0.283±0.005 0.988±0.043 33.834±1.068 0.161±0.015 2.488±0.075",
+        "BPGS (BA-fixed)":  "0.143±0.006 0.291±0.005 0.994±0.022 39.097±0.478 0.130±0.004 2.524±0.047",
+        "BPGS (SL-auto)":   "0.058±0.006 0.331±0.003 1.305±0.015 34.661±1.310 0.147±0.024 6.142±1.332",
+        "BPGS (SL-fixed)":  "0.120±0.007 0.287±0.006 1.013±0.025 35.183±0.963 0.142±0.010 2.566±0.051",
+    },
+)  # fmt: skip
+
+METHODS = {
+    "Kendall": KENDALL,
+    "BPGS (canonical)": bpgs(),
+    "BPGS (BA-fixed)": bpgs(calibrate=False),
+    "BPGS (SL-auto)": bpgs(chart="stateless"),
+    "BPGS (SL-fixed)": bpgs(chart="stateless", calibrate=False),
+}
+CANONICAL, BA_FIXED, SL_AUTO, SL_FIXED = list(METHODS)[1:]
+ERRORS, HERE = ("abs_rel", "rmse", "angle", "total_loss"), ["half"]
+
+
+def others(method: str) -> list[str]:
+    return [name for name in METHODS if name != method]
+
+
+CLAIMS = (
+    *row_claims(PAPER, "half", "Table 3", METHODS),
+    Claim(
+        "SL-auto collapses: the lowest mIoU and the highest total loss",
+        "§5.3",
+        below(SL_AUTO, others(SL_AUTO), HERE, "miou") & ahead(SL_AUTO, others(SL_AUTO), HERE, "total_loss"),
+    ),
+    Claim("SL-auto ends at mIoU 0.058", "§5.3", score(SL_AUTO, "half", "miou").near(0.058, 0.012)),
+    *(
+        Claim(f"The canonical form leads on {metric}", "§5.3", below(CANONICAL, others(CANONICAL), HERE, metric))
+        for metric in ERRORS
+    ),
+    Claim("The canonical form leads on within_11", "§5.3", ahead(CANONICAL, others(CANONICAL), HERE, "within_11")),
+    Claim("BA-fixed leads on mIoU", "§5.3", ahead(BA_FIXED, others(BA_FIXED), HERE, "miou")),
+    Claim(
+        "SL-fixed never matches the canonical form",
+        "§5.3",
+        ahead(CANONICAL, [SL_FIXED], HERE, "miou")
+        & ahead(CANONICAL, [SL_FIXED], HERE, "within_11")
+        & below(CANONICAL, [SL_FIXED], HERE, "abs_rel")
+        & below(CANONICAL, [SL_FIXED], HERE, "rmse")
+        & below(CANONICAL, [SL_FIXED], HERE, "angle")
+        & below(CANONICAL, [SL_FIXED], HERE, "total_loss"),
+    ),
+    Claim(
+        "SL-fixed trails both batch-aware forms on mIoU and total loss",
+        "§5.3",
+        below(SL_FIXED, [CANONICAL, BA_FIXED], HERE, "miou")
+        & ahead(SL_FIXED, [CANONICAL, BA_FIXED], HERE, "total_loss"),
+    ),
+)  # fmt: skip
+
+STUDY = Study(
+    name="nyuv2-ablation",
+    title="NYUv2 ablation",
+    question="Is it the batch-aware chart or the calibrated start that matters?",
+    problem="nyuv2",
+    conditions=(only("half", subset="half"),),
+    methods=METHODS,
+    seeds=SEEDS,
+    ten=SEEDS,
+    schedule=replace(PROTOCOL, epochs=60, monitor="-total_loss"),
+    model=MODEL,
+    metrics=METRICS,
+    layout="metrics",
+    brief=True,
+    paper=PAPER,
+    claims=CLAIMS,
+)

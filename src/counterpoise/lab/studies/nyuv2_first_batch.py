@@ -1,0 +1,47 @@
+"""NYUv2, first batch (appendix): BPGS is calibrated on one batch, so other first batches."""
+
+from dataclasses import replace
+
+from ..engine.description import frozen
+from .base import Condition, Study
+from .claims import Claim, all_of, score, spread, variation
+from .dense import BPGS, MODEL, PROTOCOL
+
+LOADERS = (1001, 2001, 3001)
+KEYS = tuple(map(str, LOADERS))
+METRICS = ("total_loss", "abs_rel", "rmse", "angle", "miou")
+NUMBERS = {
+    "total_loss": (2.1145, 2.1040, 2.1090),
+    "abs_rel": (0.2385, 0.2392, 0.2411),
+    "rmse": (0.8348, 0.8302, 0.8325),
+    "angle": (28.9205, 28.8975, 29.1069),
+    "miou": (0.1912, 0.1866, 0.1952),
+    "theta_max": (2.4451, 2.4382, 2.4380),
+}
+NONE = float("nan")  # one run each: there is no ±
+THETA = tuple(score("BPGS", key, "theta_max") for key in KEYS)
+
+CLAIMS = (
+    Claim("Every coefficient of variation over first batches is below 2 %", "§5.4, Table 11",
+          all_of(variation(*(score("BPGS", key, m) for key in KEYS)) < 0.02 for m in METRICS)),
+    Claim("The final θ_max differ by at most 0.3 %", "§5.4, Table 11", spread(*THETA) / THETA[0] < 0.0035),
+)  # fmt: skip
+
+STUDY = Study(
+    name="nyuv2-first-batch",
+    title="NYUv2, first batch",
+    question="How much hangs on the batch that BPGS happens to be calibrated on?",
+    problem="nyuv2",
+    conditions=tuple(
+        Condition(key, frozen(subset="half", loader_seed=seed)) for key, seed in zip(KEYS, LOADERS, strict=True)
+    ),
+    methods={"BPGS": BPGS},
+    seeds=(42,),
+    ten=(42,),
+    schedule=replace(PROTOCOL, epochs=60, monitor="-total_loss"),
+    model=MODEL,
+    metrics=(*METRICS, "theta_max"),
+    brief=True,
+    paper={m: {"BPGS": {k: (v, NONE) for k, v in zip(KEYS, row, strict=True)}} for m, row in NUMBERS.items()},
+    claims=CLAIMS,
+)

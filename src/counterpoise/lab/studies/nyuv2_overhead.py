@@ -1,0 +1,40 @@
+"""NYUv2, overhead (appendix): time per epoch, memory and parameters, the methods taking turns in one process."""
+
+from dataclasses import replace
+
+from .base import Study
+from .claims import Claim, score
+from .dense import BPGS, KENDALL, MODEL, PROTOCOL, SEEDS, STATIC, only, paper
+
+COLUMNS = ("epoch_seconds", "memory_mb", "parameters")
+PAPER = paper("half", COLUMNS, {"Kendall": "40.916 3339.34 18869140", "BPGS": "40.979 3368.36 18869143"})
+
+
+TIME, MEMORY = (score("BPGS", "half", m) / score("Kendall", "half", m) for m in ("epoch_seconds", "memory_mb"))
+ADDED = score("BPGS", "half", "parameters") - score("Kendall", "half", "parameters")
+
+CLAIMS = (
+    Claim("BPGS takes less than 1 % more time than Kendall", "Abstract, §5.6", TIME < 1.01),
+    Claim("BPGS takes less than 1 % more memory than Kendall", "§5.6, Table 12", MEMORY < 1.01),
+    Claim("BPGS has three parameters more than Kendall", "Table 12", ADDED.near(3, 0.5)),
+    Claim("Both add three parameters to the network", "§5.6", (
+        score("BPGS", "half", "parameters") - score("Static", "half", "parameters")).near(3, 0.5)),
+)  # fmt: skip
+
+STUDY = Study(
+    name="nyuv2-overhead",
+    title="NYUv2, overhead",
+    question="What does a step cost more under BPGS than under Kendall?",
+    problem="nyuv2",
+    conditions=(only("half", subset="half", measured=True),),
+    methods={"Static": STATIC, "Kendall": KENDALL, "BPGS": BPGS},
+    seeds=SEEDS,
+    ten=SEEDS,
+    schedule=replace(PROTOCOL, epochs=60, monitor="-total_loss"),
+    model=MODEL,
+    metrics=(*COLUMNS, "total_seconds"),
+    layout="metrics",
+    brief=True,
+    paper=PAPER,
+    claims=CLAIMS,
+)

@@ -1,0 +1,55 @@
+"""NYUv2, stop-gradient (appendix): BPGS with its two objectives apart, and coupled."""
+
+from dataclasses import replace
+
+from .base import Study
+from .claims import Claim, ahead, all_of, below, score
+from .dense import MODEL, PROTOCOL, SEEDS, bpgs, only, paper
+
+COLUMNS = ("theta_max_first", "theta_max", "miou", "rmse", "total_loss")
+PAPER = paper(
+    "half",
+    COLUMNS,
+    {
+        "Split on":  "3.082±0.017 2.438±0.014 0.1983 0.8433 2.1278",
+        "Split off": "3.109±0.011 3.993±0.192 0.1897 0.8544 2.1419",
+    },
+)  # fmt: skip
+ON, OFF, HERE = "Split on", "Split off", ["half"]
+
+CLAIMS = (
+    *(
+        Claim(
+            f"{method}: θ_max goes from {first:.3f} to {last:.3f}",
+            "Table 9, within 10 %",
+            all_of(
+                score(method, "half", metric).near(value, 0.1 * value)
+                for metric, value in (("theta_max_first", first), ("theta_max", last))
+            ),
+        )
+        for method, first, last in ((ON, 3.082, 2.438), (OFF, 3.109, 3.993))
+    ),
+    Claim("Coupled, θ_max grows", "§5.3", score(OFF, "half", "theta_max") - score(OFF, "half", "theta_max_first") > 0),
+    Claim("Split, θ_max decays", "§5.3", score(ON, "half", "theta_max") - score(ON, "half", "theta_max_first") < 0),
+    Claim("Coupling lowers mIoU", "§5.3", ahead(ON, [OFF], HERE, "miou")),
+    Claim("Split has the lower RMSE and total loss", "Table 9",
+          below(ON, [OFF], HERE, "rmse") & below(ON, [OFF], HERE, "total_loss")),
+)  # fmt: skip
+
+STUDY = Study(
+    name="nyuv2-stop-gradient",
+    title="NYUv2, stop-gradient",
+    question="What do the two objectives of BPGS do to each other when they are not kept apart?",
+    problem="nyuv2",
+    conditions=(only("half", subset="half"),),
+    methods={ON: bpgs(), OFF: bpgs(split=False)},
+    seeds=SEEDS,
+    ten=SEEDS,
+    schedule=replace(PROTOCOL, epochs=60, monitor="-total_loss"),
+    model=MODEL,
+    metrics=(*COLUMNS, "abs_rel", "angle"),
+    layout="metrics",
+    brief=True,
+    paper=PAPER,
+    claims=CLAIMS,
+)

@@ -1,0 +1,70 @@
+"""RF1 (§5.5): the flow of a river at eight sites, 48 hours ahead."""
+
+from dataclasses import replace
+
+from .base import Saturation, Study
+from .claims import Claim, Statement, ahead, all_of, below, score
+from .real_data import AUTHORS, METHODS, OTHERS, RESIDUAL, SEEDS, chart_claims, condition, paper, row_claims
+
+METRICS = ("r2", "rmse", "mae")
+
+PAPER = paper(
+    METRICS,
+    {
+        "Static":        "-0.453±0.127 29.875±0.485 23.376±0.451",
+        "Kendall":       "-0.439±0.164 29.801±0.821 23.219±0.790",
+        "UWSO":          "-0.408±0.193 30.144±1.137 23.449±1.230",
+        "PCGrad":        "-0.432±0.107 29.596±0.385 23.098±0.368",
+        "GradNormProxy": "-0.508±0.248 30.033±0.482 23.380±0.582",
+        "BPGS":          "-0.429±0.213 30.158±0.952 23.548±0.908",
+    },
+)  # fmt: skip
+SATURATION = Saturation(8, 0.8937, 0.89, "authors")
+
+
+def best(method: str, metric: str) -> Statement:
+    others = [name for name in METHODS if name != method]
+    return (ahead if metric == "r2" else below)(method, others, ["authors"], metric)
+
+
+def near_the_best(method: str, metric: str, share: float) -> Statement:
+    """The error is at most so much above that of every other method."""
+    return all_of(score(method, "authors", metric) / score(o, "authors", metric) < 1 + share for o in OTHERS)
+
+
+STUDY = Study(
+    name="rf1",
+    title="RF1",
+    question="Eight regressions of one kind: does the choice of a method matter, and does it with raw targets?",
+    problem="rf1",
+    conditions=(
+        condition("authors", "the authors' trunk, targets standardised online", targets="online"),
+        condition("raw targets", "the authors' trunk, raw targets", targets="raw"),
+        condition("plain", "plain trunk, targets standardised online", targets="online"),
+        condition("plain, raw targets", "plain trunk, raw targets", targets="raw"),
+    ),
+    methods=METHODS,
+    seeds=SEEDS,
+    schedule=replace(AUTHORS, batch_size=256),
+    model=RESIDUAL,
+    metrics=METRICS,
+    layout="metrics",
+    brief=True,
+    paper=PAPER,
+    saturation=SATURATION,
+    claims=(
+        *row_claims(PAPER),
+        Claim("PCGrad has the lowest RMSE", "Abstract, §5.5", best("PCGrad", "rmse")),
+        Claim("PCGrad has the lowest MAE", "Abstract, §5.5", best("PCGrad", "mae")),
+        Claim("UWSO has the best mean R²", "§5.5", best("UWSO", "r2")),
+        Claim(
+            "BPGS has the second-best R²",
+            "§5.5",
+            ahead("BPGS", [name for name in OTHERS if name != "UWSO"], ["authors"], "r2")
+            & ahead("UWSO", ["BPGS"], ["authors"], "r2"),
+        ),
+        Claim("BPGS's RMSE is within about 2 % of the best", "§5.5", near_the_best("BPGS", "rmse", 0.025)),
+        Claim("BPGS's MAE is within about 2 % of the best", "§5.5", near_the_best("BPGS", "mae", 0.025)),
+        *chart_claims(SATURATION),
+    ),
+)

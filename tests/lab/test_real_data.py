@@ -1,0 +1,208 @@
+"""The studies of real tables: their grids, the paper's table, ranks and the figures made of them."""
+
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+
+from counterpoise.cli import app
+from counterpoise.lab.data import CATALOGUE
+from counterpoise.lab.engine import Store, execute, make_stacks
+from counterpoise.lab.report import Book, ledger, ranks, saturation, tables
+from counterpoise.lab.report.book import seed_sets
+from counterpoise.lab.report.frame import collect
+from counterpoise.lab.studies import STUDIES, Study
+from counterpoise.lab.studies.base import Condition
+from counterpoise.lab.studies.select import select
+from counterpoise.lab.studies.tabular import METHODS, SINGLE
+
+from . import toy_table
+
+YEAST, RF1, TABULAR = (STUDIES[name] for name in ("yeast", "rf1", "tabular"))
+
+
+def paper_frame(study: Study, peak: float, reach: float) -> pd.DataFrame:
+    """Results that are the paper's own numbers at every seed."""
+    rows = []
+    for method in study.methods:
+        values = {metric: study.paper[metric][method]["authors"][0] for metric in study.metrics}
+        chart = {"peak": peak, "reach": reach} if method == "BPGS" else {"peak": np.nan, "reach": np.nan}
+        rows += [{"method": method, "condition": "authors", "seed": seed} | values | chart for seed in study.seeds]
+    return pd.DataFrame(rows)
+
+
+def test_reproduce_runs_the_papers_table_unless_more_is_asked_for() -> None:
+    cells = [cell for study in (YEAST, RF1) for cell in select(study, study.grid(), None, None)]
+    assert len(cells) == 36
+    assert {cell.run.model.kwargs["trunk"] for cell in cells} == {"residual"}
+    assert {cell.run.data.kwargs.get("targets") for cell in cells} == {None, "online"}
+    plain = select(RF1, RF1.grid(seeds=range(42, 52)), None, ["plain", "raw targets"])
+    assert len(plain) == 2 * 6 * 10
+    assert {(c.run.model.kwargs["trunk"], c.run.data.kwargs["targets"]) for c in plain} == {
+        ("plain", "online"),
+        ("residual", "raw"),
+    }
+    assert {run.recipe.name: run.network_clip for run in (c.run for c in cells)} == {
+        "static": 1.0, "kendall": 1.0, "uw-so": 1.0, "pcgrad": 1.0, "gradnorm-proxy": 1.0, "bpgs": 10.0,
+    }  # fmt: skip
+
+
+def test_claims_hold_on_the_papers_own_numbers() -> None:
+    for study, peak, reach in ((YEAST, 0.7017, 0.69), (RF1, 0.8937, 0.89)):
+        verdicts = {j.claim.text: j.verdict for j in ledger.judge(study, paper_frame(study, peak, reach), study.seeds)}
+        wrong = [text for text, verdict in verdicts.items() if verdict != "holds"]
+        assert wrong == []
+
+
+def test_a_mean_three_deviations_away_is_reported() -> None:
+    frame = paper_frame(YEAST, 0.7, 0.69)
+    frame.loc[frame["method"] == "UWSO", "macro_f1"] += 3 * 0.014
+    verdicts = {j.claim.text[:5]: j.verdict for j in ledger.judge(YEAST, frame, YEAST.seeds)}
+    assert verdicts["UWSO:"] == "does not hold"
+    entries = [e for e in tables.entries(YEAST, frame, YEAST.seeds) if not e.agrees]
+    assert [(e.method, e.metric) for e in entries] == [("UWSO", "macro_f1")]
+
+
+def test_the_table_has_the_papers_layout() -> None:
+    text = tables.markdown(RF1, tables.entries(RF1, paper_frame(RF1, 0.89, 0.88), RF1.seeds), RF1.seeds)
+    assert "| method | R² ↑ | RMSE ↓ | MAE ↓ |" in text
+    assert "| PCGrad | -0.432 ± 0.000 (-0.432 ± 0.107) | 29.596 ± 0.000 (29.596 ± 0.385) |" in text
+    assert text.count("| method |") == 1  # what was not run is left out
+    latex = tables.latex(RF1, tables.entries(RF1, paper_frame(RF1, 0.89, 0.88), RF1.seeds), RF1.seeds)
+    assert r"R$^2$ $\uparrow$ & RMSE $\downarrow$" in latex
+
+
+def test_saturation_is_the_largest_over_seeds_and_its_derivative() -> None:
+    frame = paper_frame(YEAST, 0.7017, 0.65)
+    frame.loc[frame.index[-1], "reach"] = 0.68
+    (row,) = saturation.rows([YEAST], {"yeast": frame}).to_dict("records")
+    assert (row["largest"], row["cap"], row["tasks"]) == (0.7017, 0.68, 14)
+    theta = 2 * np.arctanh(0.68)  # 2σ(θ) − 1 = tanh(θ/2)
+    sigma = 1 / (1 + np.exp(-theta))
+    assert row["derivative_cap"] == pytest.approx(sigma * (1 - sigma))
+    assert "| Yeast | 14 | 3 | 0.7017 | 0.7017 | 0.6800 | ≤ 0.69 | 0.127 | 0.134 |" in saturation.markdown(
+        saturation.rows([YEAST], {"yeast": frame})
+    )
+
+
+def test_named_seeds_are_judged_beside_the_papers() -> None:
+    assert seed_sets(YEAST, None) == [(42, 43, 44)]
+    assert seed_sets(YEAST, range(42, 52)) == [(42, 43, 44), tuple(range(42, 52))]
+    assert seed_sets(YEAST, [7]) == [(7,)]
+
+
+def test_the_grid_of_seventeen_sets() -> None:
+    cells = list(TABULAR.grid())
+    single = [cell for cell in cells if cell.method == SINGLE]
+    assert len(METHODS) == 12
+    assert len(cells) - len(single) == 12 * 17 * 2 * 10
+    assert len(single) == 10 * sum(entry.targets for entry in CATALOGUE.values())
+    assert {cell.run.schedule.report for cell in cells} == {"best"}
+    graded = [c.run.data.kwargs for c in cells if "×" in c.condition.key]
+    assert {(options["scale"], options["pattern"]) for options in graded} == {(1000.0, "graded")}
+    quick = list(TABULAR.smaller().grid())
+    assert {cell.run.seed for cell in quick} == {0, 1}
+    assert {cell.run.schedule.epochs for cell in quick} == {10}
+    with pytest.raises(ValueError, match="has no quick form"):
+        YEAST.smaller()
+
+
+def test_seeds_and_folds_of_a_data_set_are_one_program() -> None:
+    """On a GPU: all loss-space methods in one stack, each gradient-space method in one, all single tasks in one."""
+    runs = [cell.run for cell in TABULAR.grid(device="cuda") if cell.run.data.name == "slump"]
+    sizes = sorted(len(stack.runs) for stack in make_stacks(runs))
+    assert sizes == sorted([7 * 20, *[20] * 5, 3 * 10])
+    runs = [cell.run for cell in select(YEAST, YEAST.grid(seeds=range(42, 52), device="cuda"), None, None)]
+    assert sorted(len(stack.runs) for stack in make_stacks(runs)) == [10, 10, 40]
+
+
+def scores(values: np.ndarray, names: list[str]) -> pd.DataFrame:
+    return pd.DataFrame(values, columns=names, index=[f"set{i}" for i in range(len(values))])
+
+
+def test_ranks_and_critical_differences_are_those_of_the_literature() -> None:
+    draw = np.random.default_rng(0)
+    values = draw.normal(size=(14, 4)) + np.array([0.0, 0.1, 1.5, 3.0])
+    found = ranks.rank("", scores(values, list("abcd")))
+    expected = stats.rankdata(-values, axis=1).mean(0)
+    assert [found.ranks[name] for name in "abcd"] == pytest.approx(expected.tolist())
+    assert found.chi2 == pytest.approx(stats.friedmanchisquare(*values.T).statistic)
+    assert found.difference == pytest.approx(2.569 * np.sqrt(4 * 5 / (6 * 14)), rel=1e-3)  # Demšar 2006, §3.2.4: 1.25
+    wide = ranks.rank("", scores(draw.normal(size=(20, 10)), list("abcdefghij")))
+    assert wide.difference == pytest.approx(3.164 * np.sqrt(10 * 11 / (6 * 20)), rel=1e-3)
+    names = list(found.ranks.index)
+    for first, last in found.cliques():
+        assert found.ranks[last] - found.ranks[first] < found.difference
+    for i, j in combinations(range(4), 2):
+        joined = any(names.index(a) <= i and j <= names.index(b) for a, b in found.cliques())
+        assert joined == (found.ranks.iloc[j] - found.ranks.iloc[i] < found.difference)
+
+
+def test_what_factors_cost_is_paired_by_data_set() -> None:
+    base = np.random.default_rng(0).normal(size=(17, 3))
+    before = ranks.rank("plain", scores(base, ["a", "b", "c"]))
+    after = ranks.rank("graded", scores(base - [0.0, 0.2, 0.005], ["a", "b", "c"]))
+    table = ranks.changes(before, after)
+    assert table["lost"].to_dict() == pytest.approx({"a": 0.0, "b": 0.2, "c": 0.005})
+    assert table["sets_worse"].to_dict() == {"a": 0, "b": 17, "c": 0}
+    assert table.loc["b", "high"] - table.loc["b", "low"] == pytest.approx(0.0, abs=1e-12)
+    assert "| b |" in ranks.markdown([before, after])
+
+
+def small(study: Study) -> Study:
+    """The tabular study on toy tables."""
+    conditions = tuple(
+        replace(c, problem="toy", targets=3, schedule=(("batch_size", 16),))
+        for c in study.conditions[:2] + study.conditions[17:19]
+    )
+    methods = {name: study.methods[name] for name in ("Static", "UW-O", "Nash-MTL", SINGLE)}
+    schedule = replace(study.schedule, epochs=2)
+    plain: tuple[Condition, ...] = tuple(replace(c, only=tuple(methods)[:3]) if c.only else c for c in conditions)
+    return replace(study, conditions=plain, methods=methods, schedule=schedule, seeds=(0, 1), ten=(0, 1), claims=())
+
+
+def test_a_study_of_tables_ends_as_ranks_and_diagrams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy_table.install(tmp_path / "data", monkeypatch, rows=(60,))
+    study, store = small(TABULAR), Store(tmp_path)
+    for stack in make_stacks(cell.run for cell in study.grid()):
+        execute(stack, tmp_path)
+    frame = collect(study, store)
+    alone = frame[frame["method"] == SINGLE]
+    assert len(alone) == 2 * 2  # conditions × folds: the tasks of each are one row
+    assert len(frame) == 4 * 2 * 3 + 4
+    written = {path.name for path in Book([study], store).write(tmp_path / "report")}
+    assert {"tabular-ranks.md", "tabular-ranks.csv", "tabular-ranks.png", "tabular-graded.png"} <= written
+    text = (tmp_path / "report" / "tables" / "tabular-ranks.md").read_text()
+    assert "4 methods on 2 data sets" in text
+    assert "What graded factors cost" in text
+
+
+def test_a_study_of_the_paper_ends_as_training_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy_table.install(tmp_path / "data", monkeypatch)
+    conditions = tuple(replace(c, problem="toy", model=None) for c in RF1.conditions[:2])
+    schedule = replace(RF1.schedule, epochs=3, batch_size=16)
+    model = replace(RF1.model, options=(("depth", 1), ("trunk", "residual"), ("width", 8)))
+    study = replace(RF1, conditions=conditions, schedule=schedule, model=model)
+    for stack in make_stacks((cell.run for cell in study.grid(seeds=[42, 43])), largest=20):
+        execute(stack, tmp_path)
+    book = Book([study], Store(tmp_path), seeds=[42, 43])
+    written = {path.name for path in book.write(tmp_path / "report")}
+    assert {"rf1-authors.png", "rf1-raw-targets.pdf", "saturation.md", "ledger.md"} <= written
+    assert set(book.frames["rf1"]["condition"]) == {"authors", "raw targets"}
+    assert book.frames["rf1"][["r2", "rmse", "mae"]].notna().all().all()
+
+
+def test_missing_data_stop_a_study_before_it_starts(tmp_path: Path) -> None:
+    arguments = ["reproduce", "yeast", "--out", str(tmp_path / "runs"), "--data", str(tmp_path)]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "300"})
+    assert result.exit_code == 2
+    assert "yeast-train.arff" in result.output
+    assert not (tmp_path / "runs").exists()
+    result = CliRunner().invoke(app, ["reproduce", "yeast", "--quick"], env={"COLUMNS": "300"})
+    assert result.exit_code == 2
+    assert "no quick form" in result.output
