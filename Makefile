@@ -16,6 +16,7 @@ bench: .venv/ready  ## every benchmark, and the tables of benchmarks/README.md
 	$(BIN)/python benchmarks/loss_space.py
 	$(BIN)/python benchmarks/gradient_space.py
 	$(BIN)/python benchmarks/stacked.py
+	$(BIN)/python benchmarks/doctor.py
 	$(BIN)/python benchmarks/render.py
 
 format: .venv/ready

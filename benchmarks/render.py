@@ -100,6 +100,20 @@ def device_steps() -> str:
     return "\n".join([*lines, "", origin(content["machine"])])
 
 
+def doctor() -> str:
+    """What the doctor measured on each problem over ten seeds, and what it said."""
+    content = load("doctor_problems")
+    lines = ["| problem | truth | decades | conflicting pairs | verdicts |", "| --- | --- | ---: | ---: | --- |"]
+    for row in content["rows"]:
+        decades = "{:.1f} to {:.1f}".format(*row["decades"])
+        pairs = "{:.0%} to {:.0%}".format(*row["conflicting"])
+        said = ", ".join(f"{verdict} {count}" for verdict, count in row["verdicts"].items())
+        lines.append(f"| {row['problem']} | {row['truth'] or '–'} | {decades} | {pairs} | {said} |")
+    cost = load("doctor_cost")["rows"][0]["ratio"]
+    watched = f"A watched step of the smallest network takes {cost:.2f} times a plain one."
+    return "\n".join([*lines, "", watched, origin(content["machine"])])
+
+
 def main() -> None:
     text = PAGE.read_text()
     tables = {
@@ -109,6 +123,7 @@ def main() -> None:
         "solvers": solvers(),
         "steps": steps(),
         "device steps": device_steps(),
+        "doctor": doctor(),
     }
     for name, table in tables.items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
