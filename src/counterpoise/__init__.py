@@ -32,6 +32,7 @@ from .aggregation import (
 )
 from .balancer import Balancer
 from .distributed import average_gradients
+from .doctor import Diagnosis, Doctor, diagnose
 from .losses import Losses
 from .registry import Method, describe, make, methods
 from .weighting import (
@@ -74,6 +75,8 @@ __all__ = [
     "AutoLambda",
     "Balancer",
     "CAGrad",
+    "Diagnosis",
+    "Doctor",
     "ExcessMTL",
     "FairGrad",
     "GeometricMean",
@@ -94,6 +97,7 @@ __all__ = [
     "Weighting",
     "average_gradients",
     "describe",
+    "diagnose",
     "functional",
     "make",
     "methods",
