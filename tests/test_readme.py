@@ -30,7 +30,7 @@ def test_the_tables_are_the_registry(space: Literal["loss", "gradient"]) -> None
     assert found[1] == table(space), f"put this between the markers of README.md:\n{table(space)}"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/gradient-space.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/gradient-space.md", "docs/frameworks.md"])
 def test_the_blocks_run_in_order(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert len(blocks) >= 2

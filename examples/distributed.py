@@ -1,0 +1,36 @@
+"""Two processes train as one on the union of their batches, a gradient-space balancer included.
+
+torchrun --nproc-per-node 2 examples/distributed.py
+"""
+
+import torch
+import torch.distributed as dist
+from problem import TASKS, Network, batch, losses
+from torch.nn.parallel import DistributedDataParallel
+
+import counterpoise as cp
+
+
+def main(steps: int = 200) -> None:
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)  # the same start everywhere
+    network = Network()
+    model = DistributedDataParallel(network)
+    balancer = cp.CAGrad(TASKS, weighting=cp.BPGS(TASKS))
+    optimizer = torch.optim.AdamW([{"params": network.parameters()}, *balancer.param_groups()], lr=3e-3)
+    torch.manual_seed(1 + rank)  # and other data
+    for _ in range(steps):
+        x, targets = batch()
+        optimizer.zero_grad()
+        with model.no_sync():  # each parameter is reached once per task: DDP must not average by itself
+            balancer.backward(losses(model(x), targets), shared=network.encoder.parameters())
+        cp.average_gradients(network.heads.parameters())  # what is shared, the balancer has averaged
+        optimizer.step()
+    total = torch.stack([p.detach().double().sum() for p in network.parameters()]).sum()
+    print(f"rank {rank}: parameters sum to {total.item():.6f}, weights {balancer.weights}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

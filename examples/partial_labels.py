@@ -1,0 +1,32 @@
+"""Batches in which some tasks have no labels: leave them out, nothing else changes.
+
+python examples/partial_labels.py
+"""
+
+import random
+
+import torch
+from problem import TASKS, Network, batch, losses
+
+import counterpoise as cp
+
+
+def main(steps: int = 500) -> None:
+    torch.manual_seed(0)
+    random.seed(0)
+    network, balancer = Network(), cp.BPGS(TASKS)
+    optimizer = torch.optim.AdamW([{"params": network.parameters()}, *balancer.param_groups()], lr=3e-3)
+    for step in range(steps):
+        x, targets = batch()
+        every = losses(network(x), targets)
+        labelled = [task for task in TASKS if random.random() < 0.7] or [random.choice(TASKS)]
+        loss = balancer({task: every[task] for task in labelled})  # None or NaN would do as well
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 100 == 0 and balancer.weights is not None:
+            print(f"step {step}: labels for {', '.join(labelled)}; weights {balancer.weights.tolist()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""At home in other loops. Each module imports its framework, and nothing imports them but you."""
