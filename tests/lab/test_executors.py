@@ -66,8 +66,8 @@ def test_a_worker_that_dies_every_time_is_given_up(tmp_path: Path) -> None:
 
 def test_what_a_worker_raises_is_told(tmp_path: Path) -> None:
     one = stacks()[0].runs[0]
-    broken = Stack((replace(one, recipe=recipe("bpgs", margin=-1.0)),))
-    with make_executor("processes", jobs=1) as executor, pytest.raises(RunError, match="margin is -1"):
+    broken = Stack((replace(one, recipe=recipe("bpgs", margin=-9.0)),))
+    with make_executor("processes", jobs=1) as executor, pytest.raises(RunError, match="margin is -9"):
         run_stacks([broken], tmp_path, executor)
 
 

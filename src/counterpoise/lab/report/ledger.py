@@ -222,6 +222,7 @@ def markdown(judgements: Sequence[Judgement]) -> str:
     for j in judgements:
         ours = "; ".join(f"{_number(f.ours)} [{_number(f.low)}, {_number(f.high)}]" for f in j.findings)
         paper = "; ".join(_number(f.paper) for f in j.findings)
-        cells = (j.claim.text, j.claim.where, j.reading or "–", spoken(j.seeds), f"**{j.verdict}**", paper, ours)
+        text = j.claim.text.replace("|", "\\|")  # |z| would end the cell
+        cells = (text, j.claim.where, j.reading or "–", spoken(j.seeds), f"**{j.verdict}**", paper, ours)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
