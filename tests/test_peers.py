@@ -1,6 +1,6 @@
 """Gradient space against torchjd on 200 random Gram matrices, T from 2 to 16, well and badly conditioned.
 
-Where the two differ by more than 1e-3, the defining residual of both sides decides, and ours has to be the smaller.
+Where the two differ by more than 1e-3, the defining residual of both sides decides, and ours may not be the larger.
 """
 
 import warnings
@@ -43,7 +43,7 @@ def judge(name: str, ours: Tensor, theirs: Tensor, residual: Callable[[Tensor], 
     if not differ(ours, theirs):
         return True
     mine, other = residual(ours).item(), residual(theirs).item()
-    assert mine < other, (name, mine, other)
+    assert mine <= other, (name, mine, other)
     return False
 
 

@@ -16,7 +16,10 @@ def aligned_mtl_weights(gram: Tensor) -> Tensor:
     tasks = gram.shape[-1]
     matrix = gram.detach().reshape(-1, tasks, tasks).to(working_dtype(gram.device))
     present = (matrix.diagonal(dim1=-2, dim2=-1) < torch.inf).to(matrix.dtype).unsqueeze(-1)
-    values, vectors = torch.linalg.eigh(torch.nan_to_num(matrix, 0.0, 0.0, 0.0) * present * present.mT)
+    matrix = torch.nan_to_num(matrix, 0.0, 0.0, 0.0) * present * present.mT
+    # The answer knows no scale. No entry of a Gram matrix is larger than its largest diagonal one.
+    largest = matrix.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(1e-300).view(-1, 1, 1)
+    values, vectors = torch.linalg.eigh((matrix / largest).clamp(-1.0, 1.0))
     kept = values > values[:, -1:] * (tasks * torch.finfo(gram.dtype).eps)
     smallest = torch.where(kept, values, torch.inf).amin(-1, keepdim=True)
     scales = torch.where(kept, smallest / values, 0.0).sqrt().unsqueeze(-1)

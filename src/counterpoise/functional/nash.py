@@ -21,7 +21,6 @@ from .gram import (
 )
 from .mgda import min_norm
 
-ITERATIONS = 40
 SMALL = 3e-6  # a relative step after which the error, its square, is below 1e-11
 
 
@@ -77,7 +76,7 @@ def _newton(parts: Unit) -> tuple[Tensor, Tensor]:
     halves = torch.full_like(parts.norms, 0.5)
     x = cosines.sum(-1, keepdim=True).clamp_min(0.25).rsqrt()
     x = x * (x * torch.bmm(cosines, x)).clamp_min(0.25).rsqrt()
-    for _ in range(limit(ITERATIONS, cosines)):
+    for _ in range(64 if looking_is_free(cosines) else 14):
         terms = cosines * (x * x.mT)
         z = torch.linalg.solve_ex(terms + eye, halves)[0].mul_(2.0)  # 1 + y = 2z
         longest = 2 * torch.dist(z, halves).item() if looking_is_free(z) else math.inf
@@ -88,18 +87,19 @@ def _newton(parts: Unit) -> tuple[Tensor, Tensor]:
             continue
         y = 2 * z - 1
         length = y.norm(dim=-2, keepdim=True)
-        x = torch.addcmul(x, x, torch.where(length > 0.25, y / (1 + length), y))
+        x = torch.addcmul(x, x, torch.where(length > 0.25, y / (1 + length), y)).clamp_max(1e100)
     # What cancellation leaves of the sums tells a solution from a runaway towards one at infinity.
     products = torch.bmm(cosines.abs(), x) * x
-    unsolved = ((x * torch.bmm(cosines, x) - 1).abs() > 1e-8) | (products > 0.1 / parts.ridge)
-    return x, ~unsolved.any(-2, keepdim=True)
+    off = (x * torch.bmm(cosines, x) - 1).abs()
+    solved = (off <= 1e-8 + 1e-14 * products) & (products <= 0.1 / parts.ridge)
+    return x, solved.all(-2, keepdim=True)
 
 
 def _newton_of_power(parts: Unit, power: float) -> tuple[Tensor, Tensor]:
     """The same for x_i (Cx)_i = b_i(x), b = ‖g‖^{p−1} x^{1−p}."""
     cosines, factor = parts.cosines, _factor(parts, power)
     x = factor ** (1 / (1 + power))
-    for _ in range(limit(2 * ITERATIONS, cosines)):
+    for _ in range(limit(80, cosines)):
         # Along a ray the problem is one-dimensional: go to its solution first.
         curvature = (x * torch.bmm(cosines, x)).sum(-2, keepdim=True)
         ray = ((factor * x ** (1 - power)).sum(-2, keepdim=True) / curvature) ** (1 / (1 + power))
