@@ -85,9 +85,9 @@ def _newton(parts: Unit) -> tuple[Tensor, Tensor]:
             if longest < SMALL:
                 break
             continue
-        y = 2 * z - 1
+        y = (2 * z - 1).nan_to_num(0.0, 0.0, 0.0)  # far out the system is singular: stay there
         length = y.norm(dim=-2, keepdim=True)
-        x = torch.addcmul(x, x, torch.where(length > 0.25, y / (1 + length), y)).clamp_max(1e100)
+        x = torch.addcmul(x, x, torch.where(length > 0.25, y / (1 + length), y))
     # What cancellation leaves of the sums tells a solution from a runaway towards one at infinity.
     products = torch.bmm(cosines.abs(), x) * x
     off = (x * torch.bmm(cosines, x) - 1).abs()
