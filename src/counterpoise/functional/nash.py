@@ -33,7 +33,8 @@ def fairgrad(gram: Tensor, *, alpha: float = 1.0) -> Solution:
     Residual: max_i |w_i^{1/α} (Gw)_i − 1|.
     """
     power = 1 / alpha
-    weights, parts, x, solved = _solve(gram, power)
+    weights, parts, solved = _solve(gram, power)
+    x = torch.where(parts.inverse > 0, weights * parts.norms, 1.0)
     target = _factor(parts, power) * x ** (1 - power)
     residual = (x * torch.bmm(parts.cosines, x) / target - 1).abs().amax(-2)
     return answer(gram, weights, residual, solved)
@@ -56,13 +57,13 @@ def fairgrad_weights(gram: Tensor, *, alpha: float = 1.0) -> Tensor:
 
 
 @no_bookkeeping
-def _solve(gram: Tensor, power: float) -> tuple[Tensor, Unit, Tensor, Tensor]:
+def _solve(gram: Tensor, power: float) -> tuple[Tensor, Unit, Tensor]:
     parts = unit(gram, regular=False)
     x, solved = _newton(parts) if power == 1 else _newton_of_power(parts, power)
     weights = x * parts.inverse
     if not (looking_is_free(x) and bool(solved.all())):
         weights = torch.where(solved, weights, min_norm(unit(gram))[0])
-    return weights, parts, x, solved
+    return weights, parts, solved
 
 
 def _newton(parts: Unit) -> tuple[Tensor, Tensor]:
