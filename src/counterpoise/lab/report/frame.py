@@ -1,6 +1,7 @@
 """Results from disk as one table: a row for each run."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any, TypedDict, Unpack
 
 import pandas as pd
 
@@ -56,27 +57,33 @@ def _joined(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([frame[~alone], rows[whole].drop(columns="count")], ignore_index=True)
 
 
-def curves(
-    study: Study,
-    condition: str,
-    store: Store,
-    *,
-    seeds: Iterable[int] | None = None,
-    epochs: int | None = None,
-    device: str = "cpu",
-) -> pd.DataFrame:
+class Which(TypedDict, total=False):
+    """Which runs of a study's grid."""
+
+    seeds: Iterable[int] | None
+    epochs: int | None
+    device: str
+
+
+def curves(study: Study, condition: str, store: Store, **which: Unpack[Which]) -> pd.DataFrame:
     """What the finished runs of one condition recorded: method, seed, epoch, the study's metrics, the watched loss."""
     rows = []
-    for cell in study.grid(seeds=seeds or study.every_seed, epochs=epochs, device=device):
-        if cell.condition.key == condition and store.result(cell.run) is not None:
-            for row in store.history(cell.run):
-                place = {"method": cell.method, "seed": cell.run.seed, "epoch": row["epoch"]}
-                loss = {"loss": None if row["monitor"] is None else -row["monitor"]}
-                rows.append(place | {metric: row[metric] for metric in study.metrics} | loss)
+    for place, row in _epochs(study, condition, store, **which):
+        loss = {"loss": None if row["monitor"] is None else -row["monitor"]}
+        rows.append(place | {metric: row[metric] for metric in study.metrics} | loss)
     return pd.DataFrame(rows)
 
 
-def dense_curves(
+def dense_curves(study: Study, condition: str, store: Store, **which: Unpack[Which]) -> pd.DataFrame:
+    """The same for dense prediction: method, seed, epoch, all metrics, and each task's weight."""
+    rows = []
+    for place, row in _epochs(study, condition, store, **which):
+        weights = {f"weight_{task}": weight for task, weight in zip(TASKS, row["weight"], strict=True)}
+        rows.append(place | row["metrics"] | weights)
+    return pd.DataFrame(rows)
+
+
+def _epochs(
     study: Study,
     condition: str,
     store: Store,
@@ -84,16 +91,12 @@ def dense_curves(
     seeds: Iterable[int] | None = None,
     epochs: int | None = None,
     device: str = "cpu",
-) -> pd.DataFrame:
-    """The same for dense prediction: method, seed, epoch, all metrics, and each task's weight."""
-    rows = []
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Every recorded epoch of the finished runs of a condition, and where it stands."""
     for cell in study.grid(seeds=seeds or study.every_seed, epochs=epochs, device=device):
         if cell.condition.key == condition and store.result(cell.run) is not None:
             for row in store.history(cell.run):
-                place = {"method": cell.method, "seed": cell.run.seed, "epoch": row["epoch"]}
-                weights = {f"weight_{task}": weight for task, weight in zip(TASKS, row["weight"], strict=True)}
-                rows.append(place | row["metrics"] | weights)
-    return pd.DataFrame(rows)
+                yield {"method": cell.method, "seed": cell.run.seed, "epoch": row["epoch"]}, row
 
 
 def _with_deltas(frame: pd.DataFrame) -> pd.DataFrame:
