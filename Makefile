@@ -1,13 +1,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test reproduce bench format clean
+.PHONY: test lowest reproduce bench format clean
 
 test: .venv/ready  ## format, lint, types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2
+
+lowest: .venv-lowest/ready  ## the core on the lowest torch that is supported, and nothing but torch beside the test tools
+	PYTHONPATH=src .venv-lowest/bin/python -m pytest -q -o addopts=--import-mode=importlib \
+	    $(addprefix tests/test_,bpgs.py loop.py inputs.py invariance.py gradients.py solvers.py)
 
 reproduce: .venv/lab  ## the paper's four synthetic studies: tables, claims and figures, on a CPU and without data
 	$(BIN)/counterpoise reproduce
@@ -34,5 +38,10 @@ format: .venv/ready
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[lab]"
 	touch $@
 
+.venv-lowest/ready: Makefile
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/pip install --quiet torch==2.4.0 "numpy<2" hypothesis mpmath pytest
+	touch $@
+
 clean:
-	rm -rf .venv build dist
+	rm -rf .venv .venv-lowest build dist
