@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
@@ -34,9 +34,8 @@ def angle(found: Tensor, true: Tensor) -> Tensor:
 @given(st.floats(-0.9, 0.9), st.floats(-0.9, 0.9), st.floats(0.5, 5.0))
 def test_planes_are_exact(x: float, y: float, distance: float) -> None:
     normal = F.normalize(torch.tensor([x, y, -1.0]), dim=0)
+    assume(float((F.normalize(rays(), dim=-1) @ normal).max()) < -0.3)  # seen under less than 17°, a plane is all edges
     depth = plane(normal, distance)
-    if float(depth.min()) <= 0:  # seen edge-on somewhere
-        return
     found = normals(depth[None], CAMERA)[0]
     torch.testing.assert_close(found.norm(dim=-1), torch.ones(HEIGHT, WIDTH))
     assert float(angle(found, normal).max()) < 0.2
