@@ -3,6 +3,8 @@
 torchrun --nproc-per-node 2 examples/distributed.py
 """
 
+import os
+
 import torch
 import torch.distributed as dist
 from problem import TASKS, Network, batch, losses
@@ -12,16 +14,18 @@ import counterpoise as cp
 
 
 def main(steps: int = 200) -> None:
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    cuda = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
+    device = f"cuda:{os.environ['LOCAL_RANK']}" if cuda else "cpu"
+    dist.init_process_group("nccl" if cuda else "gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)  # the same start everywhere
-    network = Network()
+    network = Network().to(device)
     model = DistributedDataParallel(network)
-    balancer = cp.CAGrad(TASKS, weighting=cp.BPGS(TASKS))
+    balancer = cp.CAGrad(TASKS, weighting=cp.BPGS(TASKS)).to(device)
     optimizer = torch.optim.AdamW([{"params": network.parameters()}, *balancer.param_groups()], lr=3e-3)
     torch.manual_seed(1 + rank)  # and other data
     for _ in range(steps):
-        x, targets = batch()
+        x, targets = batch(device=device)
         optimizer.zero_grad()
         with model.no_sync():  # each parameter is reached once per task: DDP must not average by itself
             balancer.backward(losses(model(x), targets), shared=network.encoder.parameters())
