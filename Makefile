@@ -19,6 +19,7 @@ reproduce: .venv/lab  ## the paper's four synthetic studies: tables, claims and 
 bench: .venv/ready  ## every benchmark, and the tables of benchmarks/README.md
 	$(BIN)/python benchmarks/loss_space.py
 	$(BIN)/python benchmarks/gradient_space.py
+	$(BIN)/python benchmarks/passes.py
 	$(BIN)/python benchmarks/stacked.py
 	$(BIN)/python benchmarks/doctor.py
 	$(BIN)/python benchmarks/render.py

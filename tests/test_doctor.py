@@ -19,9 +19,9 @@ TASKS = ["a", "b", "c"]
 
 @pytest.mark.parametrize("name", ["rescaling ×1", "rescaling ×1000, graded", "tug of war", "tug of war, ×1000"])
 def test_the_verdict_is_the_truth(name: str) -> None:
-    """Ten seeds, at least nine right."""
+    """Ten seeds, none of which the thresholds were chosen on; at least nine right."""
     truth, make = KNOWN[name]
-    assert sum(examine(make(seed), steps=40).verdict == truth for seed in range(42, 52)) >= 9
+    assert sum(examine(make(seed), steps=40).verdict == truth for seed in range(10)) >= 9
 
 
 def test_the_papers_conflict_regime_is_none_for_the_gradients() -> None:
