@@ -158,9 +158,10 @@ def _execute(stack: Stack, store: Store, checkpoint_seconds: float, after_epoch:
             after_epoch(trainer)
     if not ranks.first():
         return
-    for run, history, result in zip(stack.runs, trainer.history, trainer.results(), strict=True):
+    found = zip(stack.runs, trainer.history, trainer.results(), trainer.pictures(), strict=True)
+    for run, history, result, pictures in found:
         if store.result(run) is None:
-            store.finish(run, history, result)
+            store.finish(run, history, result, pictures)
             if is_dense(run):
                 store.note(run, circumstances(run.device, time.monotonic() - started, state is not None))
     store.drop_stack(study, key)
