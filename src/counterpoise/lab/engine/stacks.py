@@ -149,11 +149,11 @@ def _execute(stack: Stack, store: Store, checkpoint_seconds: float, after_epoch:
         if not ranks.first():
             continue
         store.save_progress(study, key, trainer.epoch, trainer.live)
-        started = time.monotonic()
-        if started - saved >= pause:
+        now = time.monotonic()
+        if now - saved >= pause:
             store.save_checkpoint(study, key, trainer.state_dict())
             saved = time.monotonic()
-            pause = max(checkpoint_seconds, (saved - started) / CHECKPOINT_SHARE) if checkpoint_seconds else 0.0
+            pause = max(checkpoint_seconds, (saved - now) / CHECKPOINT_SHARE) if checkpoint_seconds else 0.0
         if after_epoch is not None:
             after_epoch(trainer)
     if not ranks.first():
