@@ -1,9 +1,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test lowest reproduce bench format clean
+.PHONY: test lowest reproduce bench browser format clean
 
-test: .venv/ready  ## format, lint, types, tests
+test: .venv/ready browser  ## format, lint, types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -23,6 +23,12 @@ bench: .venv/ready  ## every benchmark, and the tables of benchmarks/README.md
 	$(BIN)/python benchmarks/stacked.py
 	$(BIN)/python benchmarks/doctor.py
 	$(BIN)/python benchmarks/render.py
+
+browser:  ## Chromium, for the tests of pages: installed where it is missing and can be; they are skipped without it
+	@command -v chromium chromium-browser google-chrome >/dev/null \
+	|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
+	     && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+	|| echo "no Chromium, and no way to install it here: the tests of pages are skipped"
 
 format: .venv/ready
 	$(BIN)/ruff check --fix .

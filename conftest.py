@@ -14,10 +14,13 @@ MAY_SKIP = {
     "tests/lab/test_nyuv2.py": "needs NYUv2 (COUNTERPOISE_DATA)",
     "tests/lab/test_columns.py": "needs a CUDA device",
     "tests/lab/test_tables.py": "needs the real data",
+    "tests/test_browser.py": "needs Chromium",
     "tests/test_cuda.py": "needs a CUDA device",
     "tests/test_cuda_gradients.py": "needs a CUDA device",
     "tests/test_compile.py": "needs a C++ compiler",
 }
+
+pytest_plugins = ["browser"]
 
 torch.set_num_threads(1)  # two workers share two cores, and small tensors gain nothing from a second thread
 
