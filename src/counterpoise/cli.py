@@ -19,6 +19,7 @@ import torch
 
 import counterpoise as cp
 
+from .lab.atlas import atlas as atlas_page
 from .lab.data import DataError
 from .lab.data.dense import DENSE
 from .lab.data.fetch import FETCHED, fetch
@@ -178,6 +179,16 @@ def show(
         return
     chosen = _study(study, data, quick)
     Book([chosen], Store(out), seeds=_seeds(seeds, [chosen]), epochs=epochs, device=device).show(console)
+
+
+@app.command()
+def atlas(out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("atlas.html")) -> None:
+    """The method atlas: a page whose sliders show what each method makes of losses and gradients."""
+    try:
+        write_whole(out, atlas_page().encode())
+    except OSError as error:
+        _fail(f"cannot write {out}: {error.strerror}")
+    console.print(f"written: {out} (open it in a browser)")
 
 
 class DataAction(StrEnum):

@@ -18,11 +18,12 @@ function softmax(x) {
 // A scene: { before: losses without the factor, now: losses with it, later: whether the factor came when the weights had
 // settled, steps: how many steps of Adam what is learned has taken since, on losses that stay as they are }.
 
-/** Adam (torch's defaults) on one coordinate. */
+/** Adam (torch's defaults) on one coordinate. What rounding leaves of a gradient that is 0 counts as 0: Adam would make
+ *  whole steps of it, back and forth. */
 function adam(value, gradient, steps) {
   let mean = 0, square = 0, left1 = 1, left2 = 1;
   for (let step = 0; step < steps; step++) {
-    const g = gradient(value);
+    const exact = gradient(value), g = Math.abs(exact) < 1e-11 ? 0 : exact;
     mean = 0.9 * mean + 0.1 * g;
     square = 0.999 * square + 0.001 * g * g;
     left1 *= 0.9;
@@ -218,10 +219,11 @@ function eigen(matrix) {
   return { values: range(n).map((i) => a[i][i]), vectors };
 }
 
-/** √λ_min V Λ^{−½} Vᵀ 1. */
+/** √λ_min V Λ^{−½} Vᵀ 1, without the eigenvalues that are 0 but for rounding. */
 function alignedMtl(gram) {
-  const { values, vectors } = eigen(gram), smallest = Math.min(...values);
-  const parts = vectors.map((v, i) => Math.sqrt(smallest / values[i]) * sum(v));
+  const { values, vectors } = eigen(gram), least = Math.max(...values) * gram.length * Number.EPSILON;
+  const smallest = Math.min(...values.filter((v) => v > least));
+  const parts = vectors.map((v, i) => (values[i] > least ? Math.sqrt(smallest / values[i]) * sum(v) : 0));
   return range(gram.length).map((k) => sum(parts.map((part, i) => part * vectors[i][k])));
 }
 

@@ -8,7 +8,7 @@ const MOMENTS = { start: "from the first batch on", later: "later: all weights h
 const FACTORS = range(61).map((i) => 10 ** (i / 20));
 const START = {
   tasks: 3, losses: [1.2, 0.6, 0.25, 0.1], scaled: 0, factor: 100, steps: 480, when: "start",
-  norms: [1, 1, 1, 1], cosines: [0.2, -0.3, 0.1, 0.1, 0, 0.2], view: "weight", first: "static",
+  norms: [1, 1, 1, 1], cosines: [0.2, -0.3, 0.1, 0.1, 0, 0.2], view: "contribution", first: "static",
 };
 const PRESETS = {
   "Alike": { losses: [1, 1, 1, 1], factor: 1, steps: 480, when: "start", cosines: [0.3, 0.3, 0.3, 0.3, 0.3, 0.3] },
@@ -21,7 +21,11 @@ const PAIRS = range(4).flatMap((i) => range(i).map((j) => [j, i]));  // 01, 02, 
 
 const state = structuredClone(START);
 const byId = (id) => document.getElementById(id);
-const title = (method) => LIBRARY[method].name;
+const TITLES = {
+  "uw-so": "UW-SO", "uw-o": "UW-O", "kendall-l1": "Kendall + ℓ1", "imtl-l": "IMTL-L", "gls": "Geometric mean",
+  "nash-mtl": "Nash-MTL", "imtl-g": "IMTL-G", "aligned-mtl": "Aligned-MTL",
+};
+const title = (method) => TITLES[method] ?? LIBRARY[method].name;
 
 // ---- what the sliders say ---------------------------------------------------------------------------------------------
 
@@ -56,12 +60,13 @@ function number(x) {
   if (x === 0) return "0";
   const size = Math.abs(x);
   if (size >= 1e5 || size < 1e-4) return x.toExponential(1).replace("e", "·10^").replace("^+", "^").replace(/\^(.*)/, (_, p) => sup(p));
-  return String(Number(x.toPrecision(size >= 1 && size < 1000 ? 3 : 2)));
+  return String(Number(x.toPrecision(size >= 1 && size < 1000 ? 3 : 2))).replace("-", "−");
 }
 
 const sup = (digits) => [...digits].map((d) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[d] ?? "⁻").join("");
 const percent = (x) => `${(100 * x).toFixed(Math.abs(x) < 0.1 ? 1 : 0)} %`;
-const reading = (value) => (state.view === "progress" ? value.toFixed(2) : percent(value));
+const plain = (x) => x.toFixed(2).replace("-", "−");
+const reading = (value) => (state.view === "progress" ? plain(value) : percent(value).replace("-", "−"));
 const signed = () => state.view === "progress";
 
 /** One bar for each task, with what it stands for and, beside it, the weight itself. */
@@ -84,17 +89,18 @@ function bars(weights, values) {
 
 /** A curve for each task over the factor, and where the slider stands. */
 function curves(method) {
-  const width = 240, height = 150, left = 30, right = 8, top = 8, bottom = 22;
-  const low = signed() ? -1 : 0, ticks = signed() ? [-1, 0, 1] : [0, 0.5, 1];
+  const width = 240, height = 150, left = 38, right = 8, top = 8, bottom = 22;
+  const ticks = { weight: [1e-4, 1e-2, 1], contribution: [0, 0.5, 1], progress: [-1, 0, 1] }[state.view];
   const x = (factor) => left + ((width - left - right) * Math.log10(factor)) / 3;
-  const y = (v) => top + (height - top - bottom) * (1 - (v - low) / (1 - low));
+  const height01 = (v) => (state.view === "weight" ? 1 + Math.log10(Math.max(v, 1e-4)) / 4 : (v - ticks[0]) / (1 - ticks[0]));
+  const y = (v) => top + (height - top - bottom) * (1 - height01(v));
   const at = (factor) => {
     const scene = sceneAt(factor), { gram } = gramAt(factor);
     return shown(LOSS_SPACE[method](scene), scene.now, gram);
   };
   const points = FACTORS.map(at), here = at(state.factor);
   const grid = ticks.map((t) => `<line class="grid" x1="${left}" x2="${width - right}" y1="${y(t)}" y2="${y(t)}"/>
-    <text x="${left - 4}" y="${y(t) + 3.5}" text-anchor="end">${signed() ? t : 100 * t + " %"}</text>`);
+    <text x="${left - 4}" y="${y(t) + 3.5}" text-anchor="end">${signed() ? String(t).replace("-", "−") : Number((100 * t).toPrecision(1)) + " %"}</text>`);
   const labels = [1, 10, 100, 1000].map((f) =>
     `<text x="${x(f)}" y="${height - 6}" text-anchor="${f === 1000 ? "end" : "middle"}">×${f}</text>`);
   // Curves that coincide would hide each other: the dashes of the later ones let the earlier shine through.
@@ -121,13 +127,13 @@ function chart(scene) {
       <circle cx="${x(s)}" cy="${y}" r="3.5" fill="var(--t${i})"/>`;
   });
   const bottom = 34 + at.s.length * row;
-  const table = at.s.map((s, i) => `${NAMES[i]}: θ ${at.theta[i].toFixed(2)}, z/τ ${at.z[i].toFixed(2)}, α ${number(at.alpha[i])}`);
+  const table = at.s.map((s, i) => `${NAMES[i]}: θ ${plain(at.theta[i])}, z/τ ${plain(at.z[i])}, α ${number(at.alpha[i])}`);
   const edges = [[at.mu - reach, "μ − ς̄τ"], [at.mu, "μ"], [at.mu + reach, "μ + ς̄τ"]];
   return `<svg viewBox="0 0 ${width} ${bottom + 4}" role="img" aria-label="${table.join("; ")}">
     <rect class="track" x="${x(at.mu - reach)}" y="18" width="${x(at.mu + reach) - x(at.mu - reach)}" height="${bottom - 18}"/>
     ${edges.map(([v, name]) => `<text x="${x(v)}" y="12" text-anchor="middle">${name}</text>
       <line class="now" x1="${x(v)}" x2="${x(v)}" y1="18" y2="${bottom}"/>`).join("")}${marks.join("")}</svg>
-    <p>Rings are log-losses, dots the log-variances s that the chart gives: the weight is e^{−s}, normalised. The shaded
+    <p>Rings are log-losses, dots the log-variances s that the chart gives: the weight is e⁻ˢ, normalised. The shaded
     interval moves with the batch; no s leaves it. ${table.join("; ")}.</p>`;
 }
 
@@ -157,7 +163,11 @@ function choice(id, options, read, write) {
     const line = document.createElement("label");
     line.innerHTML = `<input type="radio" name="${id}" value="${value}">${label}`;
     const input = line.querySelector("input");
-    input.addEventListener("change", () => { write(value); build(); });
+    input.addEventListener("change", () => {
+      write(value);
+      build();  // makes the buttons anew: the keyboard goes on where it was
+      document.querySelector(`input[name="${id}"][value="${value}"]`).focus();
+    });
     updates.push(() => { input.checked = String(read()) === value; });
     parent.append(line);
   }
@@ -183,7 +193,7 @@ function build() {
   choice("later", MOMENTS, () => state.when, (v) => { state.when = v; });
   slider(byId("strip"), "factor", `factor on ${NAMES[state.scaled]}`, [0, 3, 0.01], () => Math.log10(state.factor),
     (v) => { state.factor = 10 ** v; }, () => `×${number(state.factor)}`, state.scaled);
-  slider(byId("strip"), "steps", "steps since then", [0, 3.5, 0.02], () => Math.log10(state.steps + 1),
+  slider(byId("strip"), "steps", "steps since", [0, 3.5, 0.02], () => Math.log10(state.steps + 1),
     (v) => { state.steps = Math.round(10 ** v) - 1; }, () => String(state.steps));
   choice("view", VIEWS, () => state.view, (v) => { state.view = v; });
   for (const i of tasks) {
@@ -193,7 +203,7 @@ function build() {
   PAIRS.forEach(([i, j], k) => {
     if (j < state.tasks) {
       slider(byId("cosines"), `cosine-${i}-${j}`, `${NAMES[i]} · ${NAMES[j]}`, [-0.95, 0.95, 0.01], () => state.cosines[k],
-        (v) => { state.cosines[k] = v; }, () => gramAt(1).cosines[i][j].toFixed(2));
+        (v) => { state.cosines[k] = v; }, () => plain(gramAt(1).cosines[i][j]));
     }
   });
   draw();
@@ -202,15 +212,15 @@ function build() {
 // ---- the page -----------------------------------------------------------------------------------------------------------
 
 const SAID = {
-  weight: "Bars and curves: each task's share of the weights; numbers: the weights themselves.",
+  weight: "Each task's share of the weights (curves: on a logarithmic scale); numbers are the weights themselves.",
   contribution: "Each task's share of the sum of weight × loss (in gradient space: of weight × length of the gradient).",
   progress: "The cosine between the joint step and each task's own gradient: below 0 the step makes the task worse.",
 };
 
 function card(method, weights, values) {
-  const paper = LIBRARY[method].paper;
-  return `<article class="card" data-method="${method}"><h3>${title(method)} <small>${paper}</small></h3>
-    <p>${LIBRARY[method].summary}</p>${bars(weights, values)}</article>`;
+  const { name, paper, summary } = LIBRARY[method];
+  return `<article class="card" data-method="${method}"><h3>${title(method)} <small>cp.${name}</small></h3>
+    <p title="${paper}">${summary}</p>${bars(weights, values)}</article>`;
 }
 
 function draw() {
