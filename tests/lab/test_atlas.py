@@ -59,7 +59,7 @@ def weigh(name: str, at: dict[str, Any]) -> list[float]:
             optimizer.zero_grad()
             balancer(now).backward()
             if all(p.grad is not None and p.grad.abs().max() < 1e-11 for p in balancer.parameters()):
-                break  # settled: calibration leaves BPGS there, and two tasks stay there as long as they keep their order
+                break  # settled: calibration leaves BPGS there; two tasks stay there as long as they keep their order
             optimizer.step()
     balancer(now)
     assert balancer.weights is not None
