@@ -19,6 +19,7 @@ MAY_SKIP = {
     "tests/test_browser.py": "needs Chromium",
     "tests/test_cuda.py": "needs a CUDA device",
     "tests/test_cuda_gradients.py": "needs a CUDA device",
+    "tests/test_docs.py": "needs Chromium",
     "tests/test_compile.py": "needs a C++ compiler",
 }
 
