@@ -37,17 +37,23 @@ html_show_copyright = False
 html_math_renderer = "mathml"  # no script, no font and no network
 
 
+FILLED = {
+    "<!-- the options -->": method_pages.options,
+    "<!-- the registry -->": method_pages.methods,
+    "<!-- the functions -->": method_pages.functions,
+}
+TITLES = {"ledger": "claims ledger", "made": "how it was made"}
+
+
 def fill_in(app: Sphinx, page: str, source: list[str]) -> None:
-    """The reference from the registry; a heading for the tables of the results, which have none."""
-    for marker, text in (
-        ("<!-- the options -->", method_pages.options),
-        ("<!-- the registry -->", method_pages.methods),
-    ):
+    """The reference from the code; a heading for the tables of the results, which have none."""
+    for marker, text in FILLED.items():
         if marker in source[0]:
             source[0] = source[0].replace(marker, text())
     if page.startswith("results/") and not source[0].startswith("# "):
-        name = page.removeprefix("results/").replace("/", ": ").replace("tables: ", "").replace("-", " ")
-        source[0] = f"# {name[0].upper()}{name[1:]}\n\n{source[0]}"
+        *folders, name = page.removeprefix("results/").replace("/tables", "").split("/")
+        title = f"{TITLES.get(name, name)} ({', '.join(folders)})".replace("-", " ")
+        source[0] = f"# {title[0].upper()}{title[1:]}\n\n{source[0]}"
 
 
 def add_pages(app: Sphinx, error: Exception | None) -> None:

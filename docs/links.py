@@ -40,4 +40,4 @@ def broken(site: Path) -> list[str]:
 
 if __name__ == "__main__":
     problems = broken(Path(sys.argv[1]))
-    sys.exit("\n".join(f"broken link in {problem}" for problem in problems))
+    sys.exit("\n".join(f"broken link in {problem}" for problem in problems) or None)

@@ -1,4 +1,6 @@
-"""The method reference: every method of the registry with its place, needs, state and docstring."""
+"""The reference: every method of the registry with its place, needs, state and docstring; the pure functions."""
+
+import inspect
 
 import torch
 from sphinx.pycode import ModuleAnalyzer
@@ -29,6 +31,18 @@ def options() -> str:
         found = {name: " ".join(text).strip() for (owner, name), text in words.items() if owner == kind.__name__}
         lines += [title, "", *(f"- `{name}`: {text}" for name, text in found.items()), ""]
     return "\n".join(lines)
+
+
+def functions() -> str:
+    """The pure functions, then what they return."""
+    public = {name: getattr(cp.functional, name) for name in cp.functional.__all__}
+    pure = [f".. autofunction:: counterpoise.functional.{name}" for name, f in public.items() if inspect.isfunction(f)]
+    tuples = [name for name, kind in public.items() if isinstance(kind, type) and issubclass(kind, tuple)]
+    returned = [f".. autoclass:: counterpoise.functional.{name}" for name in tuples]
+    parts = {"Functions": pure, "What they return": returned}
+    return "\n".join(
+        "\n".join([f"## {title}", "", "```{eval-rst}", *lines, "```", ""]) for title, lines in parts.items()
+    )
 
 
 def entry(method: cp.Method) -> list[str]:
