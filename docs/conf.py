@@ -27,6 +27,7 @@ default_role = "code"
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 nitpicky = True
+toc_object_entries = False  # the headings name the methods already
 
 html_theme = "furo"
 html_title = "Counterpoise"
