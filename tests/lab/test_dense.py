@@ -1,21 +1,26 @@
 """Dense prediction on small scenes: against plain PyTorch, killed and resumed, in every study."""
 
+import io
 import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import counterpoise as cp
 from counterpoise.cli import app
-from counterpoise.lab.data.augment import augmented, draw, mixed
+from counterpoise.lab.data.augment import augmented, draw, mixed, plain
 from counterpoise.lab.data.dense import load_images
+from counterpoise.lab.data.images import CLASSES
+from counterpoise.lab.data.pictures import CLASS_COLOURS, COLUMNS, PREDICTED, TRUTH, chosen, pictures
 from counterpoise.lab.engine import Recipe, Run, Schedule, Stack, Store, execute, make_stacks, plan, recipe, spec
 from counterpoise.lab.engine.dense import DenseTrainer
 from counterpoise.lab.engine.measured import MeasuredTrainer
@@ -130,10 +135,30 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(method: Recipe, tmp_p
         for folder in ("calm", "killed")
     )
     assert calm == killed
-    assert len(calm) == 3
+    assert {Path(name).name for name in calm} == {"run.json", "history.json", "result.json", TRUTH, PREDICTED}
     notes = Store(tmp_path / "killed").circumstances(stack.runs[0])
     assert notes["resumed"]
     assert notes["torch"] == torch.__version__
+
+
+def test_pictures_show_what_is_true_and_what_was_predicted() -> None:
+    images = load_images("scenes", {"train": 1, "held_out": 5, "height": 40, "width": 48}, "cpu")
+    batch = plain(images, chosen(images))
+    perfect = {
+        "seg": F.one_hot(batch.label.clamp(max=12), 13).permute(0, 3, 1, 2).float(),
+        "depth": batch.depth,
+        "normals": 3 * batch.normals,
+    }
+    sheets = {name: np.asarray(Image.open(io.BytesIO(content))) for name, content in pictures(batch, perfect).items()}
+    for name, columns in COLUMNS.items():
+        assert sheets[name].shape == (4 * 40, len(columns) * 48, 3)
+    truth, predicted = sheets[TRUTH][:, 48:].astype(int), sheets[PREDICTED].astype(int)
+    assert np.abs(truth - predicted).mean() < 3  # a perfect network shows the truth, but for what nobody knows
+    wanted = (batch.rgb.permute(0, 2, 3, 1).reshape(160, 48, 3) * 255).numpy()
+    assert np.abs(sheets[TRUTH][:, :48] - wanted).mean() < 6
+    wall = batch.label.reshape(160, 48).numpy() == CLASSES.index("wall")
+    colour = [int(CLASS_COLOURS[CLASSES.index("wall")][i : i + 2], 16) for i in (1, 3, 5)]
+    assert np.abs(np.median(truth[:, :48][wall], 0) - colour).max() < 6
 
 
 def test_an_epoch_leaves_everything_that_is_logged() -> None:

@@ -16,6 +16,7 @@ import counterpoise as cp
 from ..data.augment import Batch, Draws, augmented, draw, mixed, plain
 from ..data.dense import load_images
 from ..data.images import CLASSES, IGNORED
+from ..data.pictures import chosen, pictures
 from ..metrics.dense import TASKS, DenseMetrics, losses
 from ..models import SegNet
 from .dense_optim import DenseOptimizers
@@ -282,6 +283,14 @@ class DenseTrainer:
                 "best": {"epoch": self.best_epoch, "value": self.best},
             }
         ]
+
+    @torch.no_grad()
+    def pictures(self) -> list[dict[str, bytes]]:
+        """What the network makes of a few held-out images. As it is: the compiled one wants whole batches."""
+        batch = plain(self.images, chosen(self.images).to(self.device))
+        with self._autocast():
+            out = self.network.eval()(batch.rgb)
+        return [pictures(batch, out)]
 
     def _autocast(self) -> AbstractContextManager[Any]:
         dtype = AUTOCAST.get(self.schedule.precision)

@@ -71,6 +71,9 @@ class MeasuredTrainer:
             found.append(result)
         return found
 
+    def pictures(self) -> list[dict[str, bytes]]:
+        return [{} for _ in self.trainers]
+
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "trainers": [trainer.state_dict() for trainer in self.trainers]}
 

@@ -149,18 +149,19 @@ def _execute(stack: Stack, store: Store, checkpoint_seconds: float, after_epoch:
         if not ranks.first():
             continue
         store.save_progress(study, key, trainer.epoch, trainer.live)
-        started = time.monotonic()
-        if started - saved >= pause:
+        now = time.monotonic()
+        if now - saved >= pause:
             store.save_checkpoint(study, key, trainer.state_dict())
             saved = time.monotonic()
-            pause = max(checkpoint_seconds, (saved - started) / CHECKPOINT_SHARE) if checkpoint_seconds else 0.0
+            pause = max(checkpoint_seconds, (saved - now) / CHECKPOINT_SHARE) if checkpoint_seconds else 0.0
         if after_epoch is not None:
             after_epoch(trainer)
     if not ranks.first():
         return
-    for run, history, result in zip(stack.runs, trainer.history, trainer.results(), strict=True):
+    found = zip(stack.runs, trainer.history, trainer.results(), trainer.pictures(), strict=True)
+    for run, history, result, pictures in found:
         if store.result(run) is None:
-            store.finish(run, history, result)
+            store.finish(run, history, result, pictures)
             if is_dense(run):
                 store.note(run, circumstances(run.device, time.monotonic() - started, state is not None))
     store.drop_stack(study, key)

@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,20 @@ class Store:
     def folder(self, run: Run) -> Path:
         return self.root / run.study / run.key
 
-    def finish(self, run: Run, history: list[dict[str, Any]], result: dict[str, Any]) -> None:
-        """Writes a run's files. The result comes last, with the digests of the others: then the run is done."""
+    def finish(
+        self,
+        run: Run,
+        history: list[dict[str, Any]],
+        result: dict[str, Any],
+        pictures: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Writes a run's files. The result comes last, with the digests of the others: then the run is done.
+
+        Pictures are to look at; the run is the same without them.
+        """
         folder = self.folder(run)
+        for name, picture in (pictures or {}).items():
+            write_whole(folder / name, picture)
         texts = {DESCRIPTION: run.canonical(), HISTORY: encode(history)}
         for name, text in texts.items():
             write_whole(folder / name, text.encode())

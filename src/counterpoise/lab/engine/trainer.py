@@ -131,6 +131,10 @@ class Trainer:
         if self.schedule.patience is not None:
             self.stopped |= self.epoch - self.best_epoch >= self.schedule.patience
 
+    def pictures(self) -> list[dict[str, bytes]]:
+        """There is nothing to see."""
+        return [{} for _ in self.runs]
+
     def results(self) -> list[dict[str, Any]]:
         """What each run ends with: the scores of its last epoch (or its best), and when it was best."""
         tasks = self.workload.tasks
