@@ -13,6 +13,7 @@ MAY_SKIP = {
     "tests/lab/test_boards.py": "needs MLflow",
     "tests/lab/test_cuda_dense.py": "needs a CUDA device",
     "tests/lab/test_executors.py": "needs Ray",
+    "tests/lab/test_latex.py": "needs LaTeX",
     "tests/lab/test_nyuv2.py": "needs NYUv2 (COUNTERPOISE_DATA)",
     "tests/lab/test_columns.py": "needs a CUDA device",
     "tests/lab/test_tables.py": "needs the real data",

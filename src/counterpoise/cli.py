@@ -207,6 +207,29 @@ def atlas(out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = 
     console.print(f"written: {out} (open it in a browser)")
 
 
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of recorded results.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the page and its files go.")],
+) -> None:
+    """Turns any set of run folders and recorded results into one page that opens from disk, and files beside it.
+
+    Folders that are missing, partial or not ours are listed on the page.
+    """
+    for name in ("jinja2", "plotly"):
+        if importlib.util.find_spec(name) is None:
+            _fail(f"the page needs {name}: pip install 'counterpoise[lab]'")
+    from .lab import page
+
+    found = page.gather(runs)
+    if not found.runs and not found.recorded:
+        _fail("; ".join(f"{problem.path}: {problem.reason}" for problem in found.problems[:5]))
+    written = page.write(found, out)
+    for problem in found.problems[:20]:
+        console.print(f"[yellow]not used:[/yellow] {escape(problem.path)} ({problem.kind}: {escape(problem.reason)})")
+    console.print(f"{written[0]} ({written[0].stat().st_size / 2**20:.1f} MB) and {len(written) - 1} files beside it")
+
+
 class DataAction(StrEnum):
     list = "list"
     fetch = "fetch"
