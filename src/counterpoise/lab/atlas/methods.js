@@ -15,8 +15,8 @@ function softmax(x) {
 }
 
 // ---- loss space -----------------------------------------------------------------------------------------------------
-// A scene: { before: losses without the factor, now: losses with it, later: whether the factor came when the weights had
-// settled, steps: how many steps of Adam what is learned has taken since, on losses that stay as they are }.
+// A scene: { before: losses without the factor, now: losses with it, later: whether the factor came when the weights
+// had settled, steps: how many steps of Adam what is learned has taken since, on losses that stay as they are }.
 
 /** Adam (torch's defaults) on one coordinate. What rounding leaves of a gradient that is 0 counts as 0: Adam would make
  *  whole steps of it, back and forth. */
@@ -24,6 +24,7 @@ function adam(value, gradient, steps) {
   let mean = 0, square = 0, left1 = 1, left2 = 1;
   for (let step = 0; step < steps; step++) {
     const exact = gradient(value), g = Math.abs(exact) < 1e-11 ? 0 : exact;
+    if (g === 0 && mean === 0) break;
     mean = 0.9 * mean + 0.1 * g;
     square = 0.999 * square + 0.001 * g * g;
     left1 *= 0.9;
@@ -53,7 +54,12 @@ function statistics(losses) {
 }
 
 const radius = (tasks) => Math.sqrt(tasks - 1) + 0.1;
-const sigmoid = (x) => 1 / (1 + Math.exp(-x));
+
+/** z/τ = 2σ(θ) − 1 and σ(θ)(1 − σ(θ)), exact for large θ too. */
+function position(theta) {
+  const e = Math.exp(-Math.abs(theta)), z = (1 - e) / (1 + e);
+  return { z: theta < 0 ? -z : z, slope: e / ((1 + e) * (1 + e)) };
+}
 
 /** Where the first batch puts θ. */
 function calibrate(losses) {
@@ -67,18 +73,12 @@ function calibrate(losses) {
 /** BPGS's chart after the scene: μ, ς̄, τ, and for each task θ, z/τ, s, ω and α. */
 function bpgsChart(scene) {
   const losses = scene.now, { mu, std } = statistics(losses), tau = radius(losses.length), reach = std * tau;
-  const s = (theta) => mu + reach * (sigmoid(theta) - sigmoid(-theta));
   const theta = calibrate(scene.later ? scene.before : losses).map((start, i) => adam(start, (theta) => {
-    const slope = sigmoid(theta) * sigmoid(-theta);
-    return 100 * 0.5 * (1 - Math.exp(-s(theta)) * losses[i]) * 2 * reach * slope;
+    const { z, slope } = position(theta);
+    return 100 * 0.5 * (1 - Math.exp(-mu - reach * z) * losses[i]) * 2 * reach * slope;
   }, scene.steps));
-  const at = theta.map(s);
-  return {
-    mu, std, tau, theta, s: at,
-    z: theta.map((t) => sigmoid(t) - sigmoid(-t)),
-    omega: at.map((v) => Math.exp(-v)),
-    alpha: softmax(at.map((v) => -v)),
-  };
+  const z = theta.map((t) => position(t).z), s = z.map((v) => mu + reach * v);
+  return { mu, std, tau, theta, z, s, omega: s.map((v) => Math.exp(-v)), alpha: softmax(s.map((v) => -v)) };
 }
 
 const inverse = (losses) => losses.map((loss) => 1 / Math.max(loss, FLOOR));
@@ -97,7 +97,7 @@ const LOSS_SPACE = {
   },
 };
 
-// ---- gradient space: a Gram matrix in, weights out --------------------------------------------------------------------
+// ---- gradient space: a Gram matrix in, weights out -----------------------------------------------------------------
 
 /** Solves a small linear system by elimination with pivots. */
 function solve(matrix, right) {
@@ -135,7 +135,8 @@ function complementarity(matrix, offset) {
   const n = offset.length;
   return soundest(subsets(n).map((free) => {
     const x = Array(n).fill(0);
-    solve(free.map((i) => free.map((j) => matrix[i][j])), free.map((i) => -offset[i])).forEach((v, k) => (x[free[k]] = v));
+    const part = free.map((i) => free.map((j) => matrix[i][j]));
+    solve(part, free.map((i) => -offset[i])).forEach((v, k) => (x[free[k]] = v));
     const y = times(matrix, x).map((v, i) => v + offset[i]);
     return { x, slack: Math.min(...range(n).map((i) => (free.includes(i) ? x[i] : y[i]))) };
   })).x.map((v) => Math.max(v, 0));
@@ -202,17 +203,18 @@ function imtlG(gram) {
 function eigen(matrix) {
   const n = matrix.length, a = matrix.map((row) => [...row]);
   const vectors = range(n).map((i) => range(n).map((j) => (i === j ? 1 : 0)));
-  for (let sweep = 0; sweep < 60; sweep++) {
+  for (let sweep = 0, turned = true; sweep < 60 && turned; sweep++) {
+    turned = false;
     for (let p = 0; p < n; p++) {
       for (let q = p + 1; q < n; q++) {
-        if (Math.abs(a[p][q]) <= 1e-300) continue;
+        if (Math.abs(a[p][q]) <= 1e-18 * Math.sqrt(Math.abs(a[p][p] * a[q][q]))) continue;
+        turned = true;
         const theta = (a[q][q] - a[p][p]) / (2 * a[p][q]);
-        const t = (theta < 0 ? -1 : 1) / (Math.abs(theta) + Math.hypot(theta, 1)), c = 1 / Math.hypot(t, 1), s = t * c;
-        for (let k = 0; k < n; k++) [a[k][p], a[k][q]] = [c * a[k][p] - s * a[k][q], s * a[k][p] + c * a[k][q]];
-        for (let k = 0; k < n; k++) [a[p][k], a[q][k]] = [c * a[p][k] - s * a[q][k], s * a[p][k] + c * a[q][k]];
-        for (let k = 0; k < n; k++) {
-          [vectors[p][k], vectors[q][k]] = [c * vectors[p][k] - s * vectors[q][k], s * vectors[p][k] + c * vectors[q][k]];
-        }
+        const t = (theta < 0 ? -1 : 1) / (Math.abs(theta) + Math.sqrt(theta * theta + 1));
+        const c = 1 / Math.sqrt(t * t + 1), s = t * c, turn = (x, y) => [c * x - s * y, s * x + c * y];
+        for (let k = 0; k < n; k++) [a[k][p], a[k][q]] = turn(a[k][p], a[k][q]);
+        for (let k = 0; k < n; k++) [a[p][k], a[q][k]] = turn(a[p][k], a[q][k]);
+        for (let k = 0; k < n; k++) [vectors[p][k], vectors[q][k]] = turn(vectors[p][k], vectors[q][k]);
       }
     }
   }
@@ -227,8 +229,10 @@ function alignedMtl(gram) {
   return range(gram.length).map((k) => sum(parts.map((part, i) => part * vectors[i][k])));
 }
 
-const permutations = (list) =>
-  list.length < 2 ? [list] : list.flatMap((v, i) => permutations(list.filter((_, j) => j !== i)).map((rest) => [v, ...rest]));
+function permutations(list) {
+  if (list.length < 2) return [list];
+  return list.flatMap((v, i) => permutations(list.filter((_, j) => j !== i)).map((rest) => [v, ...rest]));
+}
 
 /** PCGrad draws at random the order in which a task meets the others: this is the mean over all orders. */
 function pcgrad(gram) {
