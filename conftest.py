@@ -16,6 +16,7 @@ MAY_SKIP = {
     "tests/lab/test_latex.py": "needs LaTeX",
     "tests/lab/test_nyuv2.py": "needs NYUv2 (COUNTERPOISE_DATA)",
     "tests/lab/test_columns.py": "needs a CUDA device",
+    "tests/lab/test_page.py": "needs Chromium",
     "tests/lab/test_tables.py": "needs the real data",
     "tests/test_browser.py": "needs Chromium",
     "tests/test_cuda.py": "needs a CUDA device",

@@ -145,7 +145,7 @@ def render(sections: Sequence[Section], rows: Sequence[Row], charts: Sequence[Ta
         loader=PackageLoader("counterpoise.lab.page"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters["figure"] = asdict
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment.get_template("page.html.j2").render(
         sections=sections,
         rows=rows,

@@ -4,7 +4,7 @@ The colour "ink" is the text's: the page puts in what its light or dark form has
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,10 +36,28 @@ def plots(drawing: Drawing) -> list[Plot]:
     rows = -(-len(drawing.panels) // drawing.columns)
     heights = [drawing.panels[row * drawing.columns].tall for row in range(rows)]
     unit = (drawing.size[1] - 0.8) * INCH / sum(heights)
-    return [
-        Plot(panel.title, plot(panel), max(LOWEST, round(unit * heights[place // drawing.columns])), _least(panel))
-        for place, panel in enumerate(drawing.panels)
+    found = []
+    for place, panel in enumerate(drawing.panels):
+        row, figure = place // drawing.columns, plot(panel)
+        if drawing.shared and panel.y.limits is None:
+            figure["layout"]["yaxis"]["range"] = _reach(drawing.panels[row * drawing.columns :][: drawing.columns])
+        found.append(Plot(panel.title, figure, max(LOWEST, round(unit * heights[row])), _least(panel)))
+    return found
+
+
+def _reach(panels: Sequence[Panel]) -> list[float | None]:
+    """From the lowest to the highest point of some panels, and a little more."""
+    edges = [
+        values
+        for panel in panels
+        for mark in panel.marks
+        if isinstance(mark, Line | Dots)
+        for values in (mark.y, mark.low, mark.high)
+        if values is not None and (mark.y is values or not isinstance(mark, Dots) or mark.along == "y")
     ]
+    known = [v for values in edges for v in numbers(values) if v is not None]
+    pad = 0.05 * (max(known) - min(known)) or 0.01
+    return numbers((min(known) - pad, max(known) + pad))
 
 
 def _least(panel: Panel) -> int:
@@ -159,7 +177,7 @@ def _error(middle: Any, low: Any, high: Any, look: Look) -> Figure:
     middle, low, high = numbers(middle), numbers(low), numbers(high)
     up, down = ([_apart(a, m) for a, m in zip(edge, middle, strict=True)] for edge in (high, low))
     bars = {"type": "data", "symmetric": False, "array": up, "arrayminus": down}
-    return bars | {"color": look.colour, "thickness": 1.2, "width": 3}
+    return bars | {"color": look.colour, "thickness": 1, "width": 2}
 
 
 def _apart(a: float | None, b: float | None) -> float:
@@ -182,9 +200,9 @@ def _rule_name(mark: Rule) -> Figure:
 
 
 def _words(mark: Words) -> Figure:
-    text = _escaped(mark.text)
+    text, (x, y) = _escaped(mark.text), numbers((mark.x, mark.y))
     return {
-        "x": mark.x, "y": mark.y, "text": f"<b>{text}</b>" if mark.bold else text, "showarrow": False,
+        "x": x, "y": y, "text": f"<b>{text}</b>" if mark.bold else text, "showarrow": False,
         "xanchor": mark.anchor, "yanchor": mark.rise, "xshift": mark.away,
         "font": {"size": 12 if mark.bold or mark.away else 11, "color": "ink"},
     }  # fmt: skip

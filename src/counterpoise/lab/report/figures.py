@@ -20,7 +20,7 @@ def stress_curves(frames: Mapping[str, pd.DataFrame]) -> Drawing:
     for metric, name in METRICS.items():
         for key in ("scale-stress", "rescaling"):
             study, frame = STUDIES[key], frames[key]
-            title = f"{study.title} ({_seeds(frame, study)} seeds)" if metric == "macro" else ""
+            title = f"{study.title} ({_seeds(frame, study)} seeds)"
             panels.append(_curves(study, frame, metric, next(iter(study.parts().values())), title, name))
     return Drawing(
         "Score against scale factor (± 1 sd over seeds)",
@@ -41,7 +41,7 @@ def curves(study: Study, frame: pd.DataFrame) -> Drawing:
     panels = []
     for metric in metrics:
         for name, conditions in parts.items():
-            title = (name or ("the paper's" if len(parts) > 1 else "")) if metric == metrics[0] else ""
+            title = name or ("the paper's" if len(parts) > 1 else "")
             panels.append(_curves(study, frame, metric, conditions, title, METRICS[metric]))
     return Drawing(
         f"{study.title} (± 1 sd over seeds)",
@@ -71,16 +71,15 @@ def degradation(frames: Mapping[str, pd.DataFrame]) -> Drawing:
     panels = []
     for name in ("scale-stress", "rescaling"):
         study, marks = STUDIES[name], list[Mark]()
-        there = set(frames[name]["method"])
-        methods = [method for method in study.methods if method in there]
+        pairs = {method: _both(frames[name], method, "×1", "×1000") for method in study.methods}
+        methods = [method for method in study.methods if len(pairs[method])]
         highest = lowest = 0.0
         for place, method in enumerate(methods):
-            start, end = (_by_seed(frames[name], method, c, "macro") for c in ("×1", "×1000"))
-            drop, low, high = _relative_drop(start, end)
+            drop, low, high = _relative_drop(*pairs[method].T)
             highest, lowest = max(highest, high, drop), min(lowest, low, drop)
             marks.append(Bars(method, [place], [drop], look(method), 0.65, [low], [high], along="x"))
             marks.append(Words(max(high, 0), place, f"{drop:.1f} %".replace("-", "−"), "left", away=5))
-        room = 0.28 * (highest - lowest)
+        room = 0.28 * (highest - lowest) or 1.0
         panels.append(
             Panel(
                 [*marks, Rule(0, "y")],
@@ -154,6 +153,13 @@ def _by_seed(frame: pd.DataFrame, method: str, condition: str, metric: str) -> n
     return np.asarray(rows[metric], dtype=np.float64)
 
 
+def _both(frame: pd.DataFrame, method: str, first: str, second: str) -> np.ndarray:
+    """The macro scores in two columns at the seeds that both have, (seeds, 2)."""
+    runs = frame[(frame["method"] == method) & frame["condition"].isin([first, second])]
+    table = runs.pivot_table(index="seed", columns="condition", values="macro", aggfunc="first")
+    return np.asarray(table.reindex(columns=[first, second]).dropna(), dtype=np.float64)
+
+
 def _summary(
     study: Study, frame: pd.DataFrame, method: str, conditions: Sequence[str], metric: str
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -163,9 +169,7 @@ def _summary(
 
 
 def _relative_drop(start: np.ndarray, end: np.ndarray) -> tuple[float, float, float]:
-    """In percent, with its bootstrap interval over seeds; not a number where a run is missing."""
-    if not len(start) or len(start) != len(end):
-        return float("nan"), float("nan"), float("nan")
+    """In percent, with its bootstrap interval over seeds."""
     chosen = np.random.default_rng(0).integers(len(start), size=(10_000, len(start)))
     drawn = 100 * (1 - end[chosen].mean(1) / start[chosen].mean(1))
     low, high = np.percentile(drawn, [2.5, 97.5])

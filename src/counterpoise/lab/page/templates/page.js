@@ -11,6 +11,7 @@
   const lighter = (hex) => "#" + [1, 3, 5].map((i) =>
     Math.round(parseInt(hex.slice(i, i + 2), 16) * 0.75 + 63.75).toString(16).padStart(2, "0")).join("");
 
+  const columns = (plot) => Math.min(2, Number(getComputedStyle(plot.closest(".panels")).getPropertyValue("--columns")));
   function figure(plot) {
     let text = plot.parentElement.nextElementSibling.textContent.replaceAll('"ink"', JSON.stringify(css("--ink")));
     if (dark() && !text.includes('"heatmap"')) text = text.replace(/"#[0-9a-fA-F]{6}"/g, (s) => `"${lighter(s.slice(1, 8))}"`);
@@ -24,6 +25,7 @@
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: css("--ink") },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       margin: { l: 8, r: 12, t: 10, b: 8, pad: 2 }, autosize: true,
+      ...(printing ? { autosize: false, width: columns(plot) === 2 ? 330 : 680 } : {}),
       hoverlabel: { bgcolor: css("--soft"), bordercolor: css("--line"), font: { color: css("--ink") } },
     });
     return { data, layout };
@@ -74,12 +76,10 @@
   prefersDark.addEventListener("change", theme);
 
   // Paper is white and as wide as two panels: everything is drawn, in that size.
-  const columns = (plot) => Math.min(2, Number(getComputedStyle(plot.closest(".panels")).getPropertyValue("--columns")));
   addEventListener("beforeprint", () => {
     printing = true;
-    plots.forEach(draw);
+    plots.forEach((plot) => drawn.add(plot));
     theme();
-    plots.forEach((plot) => Plotly.relayout(plot, { autosize: false, width: columns(plot) === 2 ? 330 : 680 }));
   });
   addEventListener("afterprint", () => { printing = false; theme(); });
   theme();
