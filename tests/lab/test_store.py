@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from counterpoise.lab.engine import CorruptWarning, Run, Stack, Store, execute, make_stacks, plan, recipe, spec
-from counterpoise.lab.studies import STUDIES
+from counterpoise.lab.engine.description import parse
+from counterpoise.lab.engine.store import CIRCUMSTANCES
+from counterpoise.lab.studies import STUDIES, Study
 from counterpoise.lab.studies.base import AUTHORS, BPGS, KENDALL, UWSO
 
 METHODS = [BPGS, KENDALL, UWSO, recipe("rlw"), recipe("dwa"), recipe("famo")]  # every kind of state there is
@@ -30,7 +32,9 @@ def stack(epochs: int = 6, seeds: int = 2) -> Stack:
 
 
 def files(root: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+    """All but when and where: that differs between two that are the same."""
+    found = (p for p in sorted(root.rglob("*")) if p.is_file() and p.name != CIRCUMSTANCES)
+    return {str(p.relative_to(root)): p.read_bytes() for p in found}
 
 
 def test_a_run_killed_at_any_moment_ends_bit_identical(tmp_path: Path) -> None:
@@ -158,3 +162,24 @@ def test_no_two_runs_share_a_folder() -> None:
     runs = [cell.run for study in STUDIES.values() for cell in study.grid()]
     assert len({run.key for run in runs}) == len(set(runs)) > 10_000
     assert runs[0].key == replace(runs[0], seed=runs[0].seed).key
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
+def test_a_description_is_read_back(study: Study) -> None:
+    for cell in study.grid(seeds=[42]):
+        assert parse(cell.run.canonical()) == cell.run
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version":1}', '{"version":0,"study":"<b>"}', "null"])
+def test_what_describes_no_run_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="expected the description of a run"):
+        parse(text)
+
+
+def test_every_run_says_where_it_was_made(tmp_path: Path) -> None:
+    one = stack(epochs=1, seeds=1)
+    execute(one, tmp_path)
+    for run in one.runs:
+        notes = Store(tmp_path).circumstances(run)
+        assert notes["runs"] == len(one.runs)
+        assert notes["torch"] == torch.__version__

@@ -105,6 +105,36 @@ class Run:
         return f"{self.study}: {self.recipe.name} ({options}), seed {self.seed}"
 
 
+def parse(text: str) -> Run:
+    """The run that a description describes: the inverse of `canonical`. A ValueError where it describes none."""
+    try:
+        given = json.loads(text)
+        if given.pop("version") != VERSION:
+            raise ValueError("another version of the engine made it")
+        made = {"data": Spec, "model": Spec, "schedule": Schedule}
+        pieces = {name: build(**_thawed(given.pop(name))) for name, build in made.items()}
+        run = Run(**pieces, recipe=_recipe(given.pop("recipe")), **given)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"expected the description of a run, found {text[:60]!r} ({error})") from error
+    if run.canonical() != text:
+        raise ValueError("the description of a run is not written as this version writes it")
+    return run
+
+
+def _recipe(given: dict[str, Any]) -> Recipe:
+    weighting = given.pop("weighting")
+    return Recipe(**_thawed(given), weighting=None if weighting is None else _recipe(weighting))
+
+
+def _thawed(given: dict[str, Any]) -> dict[str, Any]:
+    """JSON has lists where a description has tuples."""
+    return {name: _tuples(value) for name, value in given.items()}
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
 def content_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 

@@ -158,17 +158,18 @@ def _execute(stack: Stack, store: Store, checkpoint_seconds: float, after_epoch:
             after_epoch(trainer)
     if not ranks.first():
         return
+    made = circumstances(stack, time.monotonic() - started, state is not None)
     found = zip(stack.runs, trainer.history, trainer.results(), trainer.pictures(), strict=True)
     for run, history, result, pictures in found:
         if store.result(run) is None:
+            store.note(run, made)
             store.finish(run, history, result, pictures)
-            if is_dense(run):
-                store.note(run, circumstances(run.device, time.monotonic() - started, state is not None))
     store.drop_stack(study, key)
 
 
-def circumstances(device: str, seconds: float, resumed: bool) -> dict[str, Any]:
+def circumstances(stack: Stack, seconds: float, resumed: bool) -> dict[str, Any]:
     """When and on what a stack was trained, and how long that took since it was last started."""
+    device = stack.runs[0].device
     cuda = torch.device(device).type == "cuda"
     return {
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -177,6 +178,7 @@ def circumstances(device: str, seconds: float, resumed: bool) -> dict[str, Any]:
         "torch": torch.__version__,
         "counterpoise": cp.__version__,
         "seconds": round(seconds, 1),
+        "runs": len(stack.runs),
         "resumed": resumed,
     }
 

@@ -89,15 +89,9 @@ class Store:
         return rows
 
     def _verified(self, folder: Path, description: str) -> dict[str, Any]:
-        outer = json.loads((folder / RESULT).read_text())
-        digests, body = outer["digests"], outer["result"]
-        contents = {name: (folder / name).read_bytes() for name in (DESCRIPTION, HISTORY)} | {RESULT: body.encode()}
-        for name, content in contents.items():
-            if digest(content) != digests[name]:
-                raise ValueError(f"{name} does not match its digest")
-        if contents[DESCRIPTION].decode() != description:
+        text, result = read_folder(folder)
+        if text != description:
             raise ValueError(f"{DESCRIPTION} describes another run")
-        result: dict[str, Any] = json.loads(body)
         return result
 
     def stack_folder(self, study: str, key: str) -> Path:
@@ -139,6 +133,17 @@ class Store:
 
     def drop_stack(self, study: str, key: str) -> None:
         shutil.rmtree(self.stack_folder(study, key), ignore_errors=True)
+
+
+def read_folder(folder: Path) -> tuple[str, dict[str, Any]]:
+    """The description and the result of a finished run; an error if a file is missing or not what was written."""
+    outer = json.loads((folder / RESULT).read_text())
+    digests, body = outer["digests"], outer["result"]
+    contents = {name: (folder / name).read_bytes() for name in (DESCRIPTION, HISTORY)} | {RESULT: body.encode()}
+    for name, content in contents.items():
+        if digest(content) != digests[name]:
+            raise ValueError(f"{name} does not match its digest")
+    return contents[DESCRIPTION].decode(), json.loads(body)
 
 
 def digest(content: bytes) -> str:

@@ -1,6 +1,7 @@
 """Everything that a set of studies ends as, on disk and in the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -8,12 +9,12 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from ..data.dense import DENSE
-from ..engine import Store
 from ..files import write_whole
-from ..studies import Study
-from . import dense, diagrams, figures, ledger, ranks, saturation, tables, training
-from .frame import best_rates, collect, curves, dense_curves
-from .style import MARKS
+from ..studies import Condition, Study
+from . import dense, diagrams, dynamics, figures, ink, latex, ledger, ranks, saturation, tables, training
+from .drawing import Drawing, Look
+from .frame import Results, Which, best_rates, collect, histories
+from .style import LOOKS, nth
 
 
 def seed_sets(study: Study, seeds: Sequence[int] | None) -> list[tuple[int, ...]]:
@@ -24,24 +25,34 @@ def seed_sets(study: Study, seeds: Sequence[int] | None) -> list[tuple[int, ...]
 
 
 class Book:
-    """The results of some studies, ready to be shown and written."""
+    """The results of some studies, ready to be shown and written.
+
+    Args:
+        recorded: the scores of each study's runs, where they are known already; otherwise they are collected.
+        sets: at which seeds each study is reported, where that is not what `seeds` means.
+    """
 
     def __init__(
         self,
         studies: Sequence[Study],
-        store: Store,
+        store: Results,
         *,
         seeds: Sequence[int] | None = None,
         epochs: int | None = None,
         device: str = "cpu",
+        recorded: Mapping[str, pd.DataFrame] | None = None,
+        sets: Callable[[Study, pd.DataFrame], list[tuple[int, ...]]] | None = None,
     ) -> None:
-        self.studies, self.store, self.seeds, self.epochs, self.device = list(studies), store, seeds, epochs, device
+        self.studies, self.store = list(studies), store
+        self.which: Which = {"seeds": seeds, "epochs": epochs, "device": device}
         self.runs: dict[str, pd.DataFrame] = {
-            study.name: collect(study, store, seeds=seeds, epochs=epochs, device=device) for study in studies
+            study.name: collect(study, store, **self.which) if recorded is None else recorded[study.name]
+            for study in studies
         }
         self.frames = {s.name: best_rates(self.runs[s.name]) if s.rates else self.runs[s.name] for s in studies}
+        self.sets = {s.name: sets(s, self.frames[s.name]) if sets else seed_sets(s, seeds) for s in studies}
         self.judgements = {
-            study.name: [ledger.judge(study, self.frames[study.name], s) for s in seed_sets(study, seeds)]
+            study.name: [ledger.judge(study, self.frames[study.name], s) for s in self.sets[study.name]]
             for study in studies
         }
 
@@ -49,7 +60,7 @@ class Book:
         for study in self.studies:
             console.rule(f"[bold]{study.title}", align="left")
             console.print(study.question, style="italic")
-            seeds = seed_sets(study, self.seeds)[0]
+            seeds = self.sets[study.name][0]
             if study.layout == "ranks":
                 console.print(Markdown(ranks.markdown(ranks.rankings(study, self.frames[study.name]))))
             else:
@@ -64,21 +75,25 @@ class Book:
         if len(rows):
             console.print(saturation.terminal(rows))
 
-    def write(self, folder: Path) -> list[Path]:
-        """Every run's scores; tables as CSV, Markdown and LaTeX; the ledger; the figures. Returns what was written."""
+    def write(self, folder: Path, drawn: Mapping[str, Mapping[str, Drawing]] | None = None) -> list[Path]:
+        """Every run's scores; tables as CSV, Markdown and LaTeX; the ledger; the figures. Returns what was written.
+
+        `drawn` are the figures of each study, where they are known already.
+        """
         written = []
         for study in self.studies:
-            frame, sets = self.frames[study.name], seed_sets(study, self.seeds)
+            frame, sets = self.frames[study.name], self.sets[study.name]
             if study.layout == "ranks":
                 found = ranks.rankings(study, frame)
                 if found:
                     written.append(_write(folder / "tables" / f"{study.name}-ranks.md", ranks.markdown(found)))
                     written.append(_write(folder / "tables" / f"{study.name}-ranks.csv", ranks.csv(found)))
+                    written.append(_write(folder / "tables" / f"{study.name}-ranks.tex", latex.ranks(found)))
             cells = [tables.entries(study, frame, seeds) for seeds in sets]
             texts = {
                 "csv": tables.csv([entry for part in cells for entry in part]),
                 "md": "\n".join(tables.markdown(study, c, s) for c, s in zip(cells, sets, strict=True)),
-                "tex": tables.latex(study, cells[0], sets[0]),
+                "tex": latex.tables(study, cells[0], sets[0]),
             }
             for suffix, text in texts.items():
                 written.append(_write(folder / "tables" / f"{study.name}.{suffix}", text))
@@ -92,73 +107,118 @@ class Book:
             written.append(_write(folder / "ledger.md", "\n".join([ledger.markdown(judged), *lines, ""])))
         rows = saturation.rows(self.studies, self.frames)
         if len(rows):
-            for suffix, text in (("csv", saturation.csv(rows)), ("md", saturation.markdown(rows))):
+            for suffix, text in (
+                ("csv", saturation.csv(rows)), ("md", saturation.markdown(rows)), ("tex", latex.saturation(rows)),
+            ):  # fmt: skip
                 written.append(_write(folder / "tables" / f"saturation.{suffix}", text))
-        return written + self._figures(folder / "figures")
-
-    def _figures(self, folder: Path) -> list[Path]:
-        drawable = [study for study in self.studies if set(study.methods) <= set(MARKS)]
-        full = {study.name for study in drawable if len(self.frames[study.name])}
-        drawn = []
-        if {"scale-stress", "rescaling"} <= full:
-            drawn += figures.save(figures.stress_curves(self.frames), folder / "stress")
-            drawn += figures.save(figures.degradation(self.frames), folder / "degradation")
+        parts = sorted(path.stem for path in written if path.suffix == ".tex")
+        written.append(_write(folder / "tables" / "all.tex", latex.document(parts)))
         for study in self.studies:
-            if study.rates and len(self.frames[study.name]):
-                drawn += figures.save(figures.ranking(study, self.frames[study.name]), folder / study.name)
-            elif study.name in full and study.layout == "ranks":
-                drawn += self._diagrams(study, folder)
-            elif study.name in full and study.problem in DENSE:
-                drawn += self._dense(study, folder)
-            elif study.name in full and study.layout == "metrics":
-                drawn += self._training_curves(study, folder)
-            elif study.name in full and "scale" in dict(study.conditions[0].options):
-                drawn += figures.save(figures.curves(study, self.frames[study.name]), folder / study.name)
-            elif study.name in full and study.problem == "heterogeneous":
-                drawn += figures.save(figures.regimes(study, self.frames[study.name]), folder / study.name)
-        return drawn
+            for name, drawing in (self.drawings(study) if drawn is None else drawn[study.name]).items():
+                written += ink.save(drawing, folder / "figures" / name)
+        return written
 
-    def _diagrams(self, study: Study, folder: Path) -> list[Path]:
+    def drawings(self, study: Study) -> dict[str, Drawing]:
+        """Every figure of a study by the name of its file: what can be drawn from the runs that are here."""
+        frame = self.frames[study.name]
+        if not len(frame):
+            return {}
+        if study.rates:
+            return {study.name: figures.ranking(study, frame)}
+        if not set(study.methods) <= set(LOOKS):
+            return {}
+        if study.layout == "ranks":
+            return self._diagrams(study)
+        recorded = histories(study, self.store, **self.which)
+        if study.problem in DENSE:
+            return self._dense(study, recorded)
+        if study.layout == "metrics":
+            return self._training(study, recorded)
+        drawn: dict[str, Drawing] = {}
+        if study.name == "scale-stress" and len(self.frames.get("rescaling", ())):
+            drawn |= {"stress": figures.stress_curves(self.frames), "degradation": figures.degradation(self.frames)}
+        if "scale" in dict(study.conditions[0].options):
+            drawn[study.name] = figures.curves(study, frame)
+        elif study.problem == "heterogeneous":
+            drawn[study.name] = figures.regimes(study, frame)
+        return drawn | self._dynamics(study, recorded)
+
+    def _dynamics(self, study: Study, recorded: pd.DataFrame) -> dict[str, Drawing]:
+        """The chart of BPGS in each column of the first table; all methods' weights in its first and last column."""
+        if not len(recorded):
+            return {}
+        keys = [c.key for c in next(iter(study.parts().values())) if c.key in set(recorded["condition"])]
+        cells = {(m, key): found for (m, key), found in recorded.groupby(["method", "condition"], sort=False)}
+        charted = [(key, cells["BPGS", key]) for key in keys if ("BPGS", key) in cells]
+        drawn = {f"{study.name}-chart": dynamics.chart(study.title, charted)}
+        for key in dict.fromkeys([keys[0], keys[-1]]):
+            shown = [(method, cells[method, key]) for method in study.methods if (method, key) in cells]
+            drawn[_file(study.name, key, "weights")] = dynamics.weights(f"{study.title}, {key}", shown, LOOKS)
+        return {name: drawing for name, drawing in drawn.items() if drawing}
+
+    def _diagrams(self, study: Study) -> dict[str, Drawing]:
         found = ranks.rankings(study, self.frames[study.name])
         if not found:
-            return []
-        drawn = figures.save(diagrams.critical_difference(found, study.title), folder / f"{study.name}-ranks")
+            return {}
+        drawn = {f"{study.name}-ranks": diagrams.critical_difference(found, study.title)}
         if ranks.comparable(found):
             first, second = found
-            cost = diagrams.cost_of_factors(first, second, study.title)
-            drawn += figures.save(cost, folder / f"{study.name}-graded")
+            drawn[f"{study.name}-graded"] = diagrams.cost_of_factors(first, second, study.title)
         return drawn
 
-    def _dense(self, study: Study, folder: Path) -> list[Path]:
-        """For each table that was run: validation curves and weights; scores, where there are methods to compare."""
-        frame = self.frames[study.name]
-        drawn = []
+    def _dense(self, study: Study, recorded: pd.DataFrame) -> dict[str, Drawing]:
+        """For each table that was run: curves, weights and charts; scores, where there are methods to compare."""
+        frame, drawn = self.frames[study.name], dict[str, Drawing | None]()
         for condition in study.conditions:
             here = frame[frame["condition"] == condition.key]
             if not len(here) or "measured" in dict(condition.options):
                 continue
-            found = dense_curves(
-                study, condition.key, self.store, seeds=self.seeds, epochs=self.epochs, device=self.device
-            )
-            name = f"{study.name}-{condition.key.replace(' ', '-').replace('=', '-').replace('×', 'x')}"
-            drawn += figures.save(dense.curves(study, condition, found), folder / f"{name}-curves")
-            drawn += figures.save(dense.weights(study, condition, found), folder / f"{name}-weights")
+            name = partial(_file, study.name, condition.key)
             if here["method"].nunique() > 1:
-                drawn += figures.save(dense.scores(study, condition, here), folder / f"{name}-scores")
-                drawn += figures.save(dense.heatmap(study, condition, here), folder / f"{name}-heatmap")
-        return drawn
+                drawn[name("scores")] = dense.scores(study, condition, here)
+                drawn[name("heatmap")] = dense.heatmap(study, condition, here)
+                if "delta_m" in study.metrics and here["delta_m"].notna().any():
+                    drawn[name("delta")] = dense.delta(study, condition, here)
+            found = recorded[recorded["condition"] == condition.key]
+            if len(found) and len(study.methods) > 1:
+                looks = training.present(study, found)
+                drawn[name("curves")] = dense.curves(training.heading(study, condition, found), found, looks)
+                drawn |= _on_the_way(_file(study.name, condition.key), _titled(study, condition), found, looks)
+        if len(recorded) and len(study.methods) == 1:  # its conditions are what is compared
+            found = recorded.assign(method=recorded["condition"])
+            looks = {str(key): nth(i) for i, key in enumerate(found["method"].unique())}
+            drawn[f"{study.name}-curves"] = dense.curves(study.title, found, looks)
+            drawn |= _on_the_way(study.name, study.title, found, looks)
+        return {name: drawing for name, drawing in drawn.items() if drawing}
 
-    def _training_curves(self, study: Study, folder: Path) -> list[Path]:
-        run = set(self.frames[study.name]["condition"])
-        drawn = []
+    def _training(self, study: Study, recorded: pd.DataFrame) -> dict[str, Drawing]:
+        drawn: dict[str, Drawing | None] = {}
         for condition in study.conditions:
-            if condition.key in run:
-                found = curves(
-                    study, condition.key, self.store, seeds=self.seeds, epochs=self.epochs, device=self.device
-                )
-                name = f"{study.name}-{condition.key.replace(', ', '-').replace(' ', '-')}"
-                drawn += figures.save(training.curves(study, condition, found), folder / name)
-        return drawn
+            found = recorded[recorded["condition"] == condition.key]
+            if len(found) and condition.key in set(self.frames[study.name]["condition"]):
+                drawn[_file(study.name, condition.key)] = training.curves(study, condition, found)
+                looks = training.present(study, found)
+                drawn |= _on_the_way(_file(study.name, condition.key), _titled(study, condition), found, looks)
+        return {name: drawing for name, drawing in drawn.items() if drawing}
+
+
+def _on_the_way(name: str, title: str, found: pd.DataFrame, looks: Mapping[str, Look]) -> dict[str, Drawing | None]:
+    """Weights and charts, method by method."""
+    shown = [(method, found[found["method"] == method]) for method in looks]
+    return {
+        f"{name}-weights": dynamics.weights(title, shown, looks),
+        f"{name}-chart": dynamics.chart(title, shown),
+    }
+
+
+def _titled(study: Study, condition: Condition) -> str:
+    return f"{study.title}, {condition.part or condition.key}" if len(study.conditions) > 1 else study.title
+
+
+def _file(*words: str) -> str:
+    """A name without characters that a file system or an address could stumble over."""
+    plain = "-".join(words).replace("×", "x").replace("=", "-").replace(",", "")
+    return plain.replace(" ", "-")
 
 
 def _write(path: Path, text: str) -> Path:

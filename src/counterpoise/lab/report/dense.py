@@ -1,147 +1,97 @@
-"""The figures of dense prediction: validation curves, task weights, scores side by side."""
+"""The figures of dense prediction: validation curves, scores side by side, Δ_M."""
 
-import matplotlib as mpl
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from ..metrics.dense import TASKS, UP
+from ..metrics.dense import UP
 from ..studies import Condition, Study
-from .style import RC, colour, mark
-from .tables import NAMES
+from .drawing import Axis, Bars, Cells, Dots, Drawing, Look, Mark, Panel, Rule
+from .style import look
+from .tables import NAMES, number
+from .training import heading, metric_panel, present
 
 CURVES = ("miou", "abs_rel", "angle", "total_loss")
-TASK_NAMES = {"seg": "segmentation", "depth": "depth", "normals": "surface normals"}
+PAPERS = "the paper's mean"
 
 
-def title(study: Study, condition: Condition, found: pd.DataFrame) -> str:
-    seeds = sorted(found["seed"].unique())
-    which = f"{len(seeds)} seeds, ± 1 sd" if len(seeds) > 1 else f"seed {seeds[0]}"
-    part = f", {condition.part or condition.key}" if len(study.conditions) > 1 else ""
-    return f"{study.title}{part} ({which})"
-
-
-def methods(study: Study, found: pd.DataFrame) -> list[str]:
-    there = set(found["method"])
-    return [method for method in study.methods if method in there]
-
-
-def curves(study: Study, condition: Condition, found: pd.DataFrame) -> Figure:
+def curves(title: str, found: pd.DataFrame, looks: Mapping[str, Look]) -> Drawing:
     """Held-out metrics from epoch to epoch."""
-    with mpl.rc_context(RC):
-        figure = Figure(figsize=(7.2, 5.2), layout="constrained")
-        axes = figure.subplots(2, 2, sharex=True).flatten()
-        for axis, metric in zip(axes, CURVES, strict=True):
-            for method in methods(study, found):
-                _band(axis, method, found, metric)
-            axis.set_title(NAMES[metric])
-            _limits(axis, found, metric)
-        _finish(figure, list(axes), title(study, condition, found))
-    return figure
+    return Drawing(
+        title,
+        f"{title}: mIoU, relative depth error, angle of normals and total loss on held-out images by epoch.",
+        [metric_panel(found, looks, metric, NAMES[metric]) for metric in CURVES],
+        columns=2,
+        size=(7.2, 5.4),
+    )
 
 
-def weights(study: Study, condition: Condition, found: pd.DataFrame) -> Figure:
-    """What multiplied each task, as its share of the three: a mean over the steps of each epoch."""
-    columns = [f"weight_{task}" for task in TASKS]
-    shares = found.copy()
-    shares[columns] = found[columns].astype(float).div(found[columns].astype(float).sum(axis=1), axis=0)
-    with mpl.rc_context(RC):
-        figure = Figure(figsize=(7.2, 3.0), layout="constrained")
-        axes = figure.subplots(1, 3, sharex=True, sharey=True)
-        for axis, task in zip(axes, TASKS, strict=True):
-            for method in methods(study, shares):
-                _band(axis, method, shares, f"weight_{task}")
-            axis.set_title(TASK_NAMES[task])
-        axes[0].set_ylabel("share of the weights")
-        axes[0].set_ylim(0, 1)
-        _finish(figure, list(axes), title(study, condition, found))
-    return figure
-
-
-def scores(study: Study, condition: Condition, frame: pd.DataFrame) -> Figure:
+def scores(study: Study, condition: Condition, frame: pd.DataFrame) -> Drawing:
     """A panel for each metric of the table: each method's mean, a dot for each seed, the paper's mean as a line."""
-    metrics = [m for m in study.metrics if frame[m].notna().any()]
-    order = methods(study, frame)
-    with mpl.rc_context(RC):
-        columns = -(-len(metrics) // 2)
-        figure = Figure(figsize=(1.9 * columns + 1.2, 5.0), layout="constrained")
-        axes = figure.subplots(2, columns, squeeze=False).flatten()
-        for axis, metric in zip(axes, metrics, strict=False):
-            for place, method in enumerate(order):
-                values = frame.loc[frame["method"] == method, metric].to_numpy(dtype=float)
-                shape = {key: value for key, value in mark(method).items() if key != "linestyle"}
-                axis.plot(place, values.mean(), linestyle="", markersize=8, label=method, **shape)
-                axis.plot(np.full(len(values), place), values, ".", color="#222222", markersize=3, alpha=0.7)
-                said = study.paper.get(metric, {}).get(method, {}).get(condition.key)
-                if said:
-                    axis.plot([place - 0.42, place + 0.42], [said[0]] * 2, color="#222222", linewidth=1.2)
-            axis.set_title(NAMES[metric])
-            axis.set_xticks([])
-            axis.grid(axis="x", visible=False)
-            axis.margins(x=0.12, y=0.12)
-        for axis in axes[len(metrics) :]:
-            axis.set_visible(False)
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4))
-        theirs = "; lines: the paper's means" if study.paper else ""
-        figure.suptitle(f"{title(study, condition, frame).replace(', ± 1 sd', '')}{theirs}", fontsize=10)
-    return figure
+    metrics = [m for m in study.metrics if frame[m].notna().any() and m != "delta_m"]
+    panels = [_bars(study, condition, frame, metric) for metric in metrics]
+    columns = 3 if len(panels) > 4 else 2
+    return Drawing(
+        heading(study, condition, frame),
+        f"{study.title}: each method's mean of {len(metrics)} metrics as bars, single seeds as dots.",
+        panels,
+        columns=columns,
+        size=(2.3 * columns + 0.6, 0.9 + 2.1 * (-(-len(panels) // columns))),
+    )
 
 
-def heatmap(study: Study, condition: Condition, frame: pd.DataFrame) -> Figure:
+def delta(study: Study, condition: Condition, frame: pd.DataFrame) -> Drawing:
+    """Δ_M of each method against Static, positive = better."""
+    panel = _bars(study, condition, frame, "delta_m")
+    return Drawing(
+        f"{heading(study, condition, frame)}: Δ_M against Static",
+        f"{study.title}: Δ_M of each method against Static; above zero is better.",
+        [Panel([*panel.marks, Rule(0, "x")], panel.title, panel.x, panel.y)],
+        size=(5.0, 3.4),
+    )
+
+
+def _bars(study: Study, condition: Condition, frame: pd.DataFrame, metric: str) -> Panel:
+    marks: list[Mark] = []
+    said: dict[int, float] = {}
+    for place, method in enumerate(present(study, frame)):
+        values = frame.loc[frame["method"] == method, metric].dropna().to_numpy(dtype=float)
+        if not len(values):
+            continue
+        mean, sd = values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0
+        edges = ([mean - sd], [mean + sd]) if sd else (None, None)
+        marks.append(Bars(method, [place], [mean], look(method), 0.75, *edges))
+        marks.append(Dots("", np.full(len(values), place), values, Look("ink", "."), 3, faint=True))
+        theirs = study.paper.get(metric, {}).get(method, {}).get(condition.key)
+        if theirs:
+            said[place] = theirs[0]
+    if said:
+        marks.append(Dots(PAPERS, list(said), list(said.values()), Look("ink", "_"), 13))
+    return Panel(marks, NAMES[metric], Axis(ticks=[], grid=False), Axis())
+
+
+def heatmap(study: Study, condition: Condition, frame: pd.DataFrame) -> Drawing:
     """Mean metrics, coloured from the worst method (light) to the best (dark) of each column."""
     metrics = [m for m in study.metrics if frame[m].notna().any()]
-    order = methods(study, frame)
+    order = list(present(study, frame))
     means = frame.groupby("method")[metrics].mean().loc[order]
     signs = np.array([1 if UP.get(m, m == "delta_m") else -1 for m in metrics])
     good = means.to_numpy() * signs
     low, high = np.nanmin(good, 0), np.nanmax(good, 0)
     shade = (good - low) / np.where(high > low, high - low, 1)
-    with mpl.rc_context(RC):
-        figure = Figure(figsize=(0.95 * len(metrics) + 1.9, 0.42 * len(order) + 1.2), layout="constrained")
-        axis = figure.subplots()
-        axis.imshow(shade, cmap="Blues", aspect="auto", vmin=0, vmax=1.25)
-        for i in range(len(order)):
-            for j in range(len(metrics)):
-                dark = shade[i, j] > 0.7
-                axis.text(
-                    j,
-                    i,
-                    f"{round(means.iloc[i, j], 3) + 0.0:.3f}",
-                    ha="center",
-                    va="center",
-                    color="white" if dark else "black",
-                )
-        axis.set_xticks(range(len(metrics)), [NAMES[m] for m in metrics])
-        axis.set_yticks(range(len(order)), order)
-        axis.grid(visible=False)
-        axis.tick_params(length=0)
-        axis.xaxis.tick_top()
-        figure.suptitle(title(study, condition, frame).replace(", ± 1 sd", ""), fontsize=10)
-    return figure
-
-
-def _band(axis: Axes, method: str, found: pd.DataFrame, metric: str) -> None:
-    runs = found[found["method"] == method]
-    table = runs.pivot_table(index="epoch", columns="seed", values=metric, aggfunc="first").astype(float)
-    mean, sd = table.mean(axis=1), table.std(axis=1, ddof=1).fillna(0.0)
-    line = {key: value for key, value in mark(method).items() if key in ("color", "linestyle")}
-    axis.plot(mean.index, mean, label=method, linewidth=1.4, **line)
-    axis.fill_between(mean.index, mean - sd, mean + sd, color=colour(method), alpha=0.13, linewidth=0)
-
-
-def _limits(axis: Axes, found: pd.DataFrame, metric: str) -> None:
-    """The first epochs may lie far outside: they would flatten all that follows."""
-    known = found[metric].dropna().astype(float)
-    low, high = known.quantile(0.02), known.quantile(0.98)
-    pad = 0.06 * (high - low) or 0.01
-    axis.set_ylim(low - pad, high + pad)
-
-
-def _finish(figure: Figure, axes: list[Axes], heading: str) -> None:
-    for axis in axes[-2:] if len(axes) == 4 else axes:
-        axis.set_xlabel("epoch")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4))
-    figure.suptitle(heading, fontsize=10)
+    texts = [[number(value) for value in row] for row in means.to_numpy()]
+    names = [(float(i), NAMES[m]) for i, m in enumerate(metrics)]
+    return Drawing(
+        f"{heading(study, condition, frame).replace(', ± 1 sd', '')}: darker is better, column by column",
+        f"{study.title}: mean metrics of each method; the darker a cell, the nearer to the best of its column.",
+        [
+            Panel(
+                [Cells(shade, texts)],
+                "",
+                Axis(ticks=names, grid=False),
+                Axis(ticks=list(enumerate(order)), limits=(len(order) - 0.5, -0.5), grid=False),
+            )
+        ],
+        size=(0.95 * len(metrics) + 1.9, 0.42 * len(order) + 1.2),
+    )

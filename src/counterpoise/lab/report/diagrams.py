@@ -2,84 +2,80 @@
 
 from collections.abc import Sequence
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from .drawing import GREY, INK, Axis, Dots, Drawing, Line, Look, Mark, Panel, Rule, Words
 from .ranks import Ranking, changes
-from .style import RC, colour
+from .style import look
 
-INK = "#222222"
 LINE = 0.28  # inches between two labels
 
 
-def critical_difference(found: Sequence[Ranking], title: str) -> Figure:
+def critical_difference(found: Sequence[Ranking], title: str) -> Drawing:
     """Methods on a line by their average rank, best on the left; a bar joins those without a critical difference."""
     heights = [LINE * (-(-len(r.ranks) // 2)) + 0.13 * len(r.cliques()) + 1.05 for r in found]
-    with mpl.rc_context(RC):
-        figure = Figure(figsize=(7.2, sum(heights) + 0.3), layout="constrained")
-        axes = figure.subplots(len(found), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
-        for axis, ranking, height in zip(axes[:, 0], found, heights, strict=True):
-            _diagram(axis, ranking, height)
-        figure.suptitle(title, fontsize=10)
-    return figure
+    leader = "; ".join(f"{r.part}: {r.ranks.index[0]} first with {r.ranks.iloc[0]:.2f}" for r in found)
+    return Drawing(
+        title,
+        f"Critical-difference diagram, average ranks over data sets. {leader}.",
+        [_diagram(ranking, height) for ranking, height in zip(found, heights, strict=True)],
+        size=(7.2, sum(heights) + 0.3),
+    )
 
 
-def _diagram(axis: Axes, ranking: Ranking, height: float) -> None:
+def _diagram(ranking: Ranking, height: float) -> Panel:
     """Coordinates are ranks across and inches down from the line."""
-    count = len(ranking.ranks)
-    bars = ranking.cliques()
-    axis.axis("off")
-    margin = 0.34 * (count - 1)
-    axis.set_xlim(1 - margin, count + margin)
-    axis.set_ylim(height - 0.72, -0.72)
-    axis.hlines(0, 1, count, color=INK, linewidth=1.0)
+    count, bars = len(ranking.ranks), ranking.cliques()
+    marks: list[Mark] = [Line("", [1, count], [0, 0], INK, width=1.0)]
     for tick in range(1, count + 1):
-        axis.vlines(tick, -0.06, 0, color=INK, linewidth=0.8)
-        axis.annotate(str(tick), (tick, -0.09), ha="center", va="bottom", fontsize=8)
-    axis.hlines(-0.42, 1, 1 + ranking.difference, color=INK, linewidth=1.6)
-    axis.annotate(f"critical difference {ranking.difference:.2f}", (1, -0.48), ha="left", va="bottom", fontsize=8)
-    axis.annotate(ranking.part, (count, -0.48), ha="right", va="bottom", fontsize=9, weight="bold")
+        marks += [Line("", [tick, tick], [-0.06, 0], INK, width=0.8), Words(tick, -0.09, str(tick), rise="bottom")]
+    marks += [
+        Line("", [1, 1 + ranking.difference], [-0.42, -0.42], INK, width=1.6),
+        Words(1, -0.48, f"critical difference {ranking.difference:.2f}", "left", "bottom"),
+        Words(count, -0.48, ranking.part, "right", "bottom", bold=True),
+    ]
     for level, (first, last) in enumerate(bars):
         depth = 0.12 + 0.13 * level
-        ends = ranking.ranks[first] - 0.06, ranking.ranks[last] + 0.06
-        axis.hlines(depth, *ends, color="#888888", linewidth=3.5)
-    top = 0.12 + 0.13 * len(bars) + 0.12
-    half = -(-count // 2)
+        marks.append(Line("", [ranking.ranks[first] - 0.06, ranking.ranks[last] + 0.06], [depth] * 2, GREY, width=3.5))
+    top, half = 0.12 + 0.13 * len(bars) + 0.12, -(-count // 2)
     for place, (method, value) in enumerate(ranking.ranks.items()):
         left = place < half
         depth = top + LINE * (place if left else count - 1 - place)
         edge = 1 - 0.05 * (count - 1) if left else count + 0.05 * (count - 1)
-        axis.plot([value, value, edge], [0, depth, depth], color=colour(str(method)), linewidth=1.1)
+        line = Look(look(str(method)).colour)
+        marks.append(Line("", [value, value, edge], [0, depth, depth], line, width=1.1))
         text = f"{method}  {value:.2f}" if left else f"{value:.2f}  {method}"
-        axis.annotate(
-            text, (edge, depth), (-4 if left else 4, 0), textcoords="offset points", fontsize=9,
-            ha="right" if left else "left", va="center",
-        )  # fmt: skip
+        marks.append(Words(edge, depth, text, "right" if left else "left", away=-4 if left else 4))
+    margin = 0.34 * (count - 1)
+    across, down = Axis(limits=(1 - margin, count + margin)), Axis(limits=(height - 0.72, -0.72))
+    return Panel(marks, "", across, down, bare=True, tall=height)
 
 
-def cost_of_factors(first: Ranking, second: Ranking, title: str) -> Figure:
+def cost_of_factors(first: Ranking, second: Ranking, title: str) -> Drawing:
     """What each method's mean score loses under graded factors, the most careless on top; a dot for each data set."""
     table = changes(first, second)
-    with mpl.rc_context(RC):
-        figure = Figure(figsize=(7.2, 0.9 + 0.3 * len(table)), layout="constrained")
-        axis = figure.subplots()
-        # Single data sets may lose very much: they are drawn at the edge.
-        low, high = np.nanquantile((first.scores - second.scores)[list(table.index)], [0.02, 0.97])
-        low, high = min(low, table["low"].min(), 0.0), max(high, table["high"].max(), 0.0)
-        for place, (method, row) in enumerate(table.iterrows()):
-            lost = (first.scores[method] - second.scores[method]).dropna().clip(low, high)
-            axis.plot(lost, np.full(len(lost), place), ".", color=colour(str(method)), alpha=0.45, markersize=5)
-            axis.plot([row.low, row.high], [place, place], color=INK, linewidth=1.4)
-            axis.plot(row.lost, place, "o", color=colour(str(method)), markersize=7, markeredgecolor=INK)
-        axis.axvline(0, color=INK, linewidth=0.8)
-        axis.set_xlim(low - 0.04 * (high - low), high + 0.04 * (high - low))
-        axis.set_yticks(range(len(table)), list(table.index))
-        axis.invert_yaxis()
-        axis.grid(axis="y", visible=False)
-        axis.set_xlabel(
-            "loss of score under graded factors (mean over data sets, 95 % interval; small dots: data sets)"
-        )
-        axis.set_title(title)
-    return figure
+    # Single data sets may lose very much: they are drawn at the edge.
+    low, high = np.nanquantile((first.scores - second.scores)[list(table.index)], [0.02, 0.97])
+    low, high = min(low, table["low"].min(), 0.0), max(high, table["high"].max(), 0.0)
+    marks: list[Mark] = []
+    for place, (method, row) in enumerate(table.iterrows()):
+        lost = (first.scores[method] - second.scores[method]).dropna().clip(low, high)
+        own = look(str(method)).colour
+        at = np.full(len(lost), float(place))
+        words = [str(name) for name in lost.index]
+        marks.append(Dots("", lost.to_numpy(), at, Look(own, "."), 5, faint=True, words=words))
+        marks.append(Dots("", [row.lost], [place], Look(own), 7, [row.low], [row.high], along="x", words=[str(method)]))
+    pad = 0.04 * (high - low)
+    return Drawing(
+        f"{title}: means over data sets with 95 % intervals; small dots: data sets",
+        f"{title}: how much score each method loses when the losses get graded factors.",
+        [
+            Panel(
+                [*marks, Rule(0, "y")],
+                "",
+                Axis("loss of score under graded factors", limits=(low - pad, high + pad)),
+                Axis(ticks=list(enumerate(map(str, table.index))), limits=(len(table) - 0.4, -0.6), grid=False),
+            )
+        ],
+        size=(7.2, 1.0 + 0.3 * len(table)),
+    )

@@ -1,160 +1,164 @@
-"""The figures of the synthetic studies. Each takes results that were read from disk and returns a figure."""
+"""The figures of the synthetic studies. Each takes results that were read from disk and says what is drawn."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from ..studies import STUDIES, Condition, Study
-from .style import RC, colour, mark
+from .drawing import Axis, Bars, Dots, Drawing, Line, Look, Mark, Panel, Rule, Words, interval
+from .style import look, nth
 from .tables import ranked
 
 METRICS = {"macro": "macro score", "worst": "worst-task score"}
+FAINT = Look("#BBBBBB")
 
 
-def stress_curves(frames: Mapping[str, pd.DataFrame]) -> Figure:
+def stress_curves(frames: Mapping[str, pd.DataFrame]) -> Drawing:
     """Score against scale factor: scale stress on the left, pure rescaling on the right, macro above worst task."""
-    names = ("scale-stress", "rescaling")
-    with mpl.rc_context(RC):
-        figure = Figure(figsize=(7.2, 5.4), layout="constrained")
-        axes = figure.subplots(2, 2, sharex=True, sharey="row")
-        for column, name in enumerate(names):
-            study, frame = STUDIES[name], frames[name]
-            for row, metric in enumerate(METRICS):
-                _curves(axes[row, column], study, frame, metric, next(iter(study.parts().values())))
-                axes[row, column].set_ylabel(METRICS[metric] if column == 0 else "")
-            axes[0, column].set_title(f"{study.title} ({_seeds(frame, study)} seeds, ± 1 sd)")
-            axes[1, column].set_xlabel("scale factor")
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-    return figure
+    panels = []
+    for metric, name in METRICS.items():
+        for key in ("scale-stress", "rescaling"):
+            study, frame = STUDIES[key], frames[key]
+            title = f"{study.title} ({_seeds(frame, study)} seeds)"
+            panels.append(_curves(study, frame, metric, next(iter(study.parts().values())), title, name))
+    return Drawing(
+        "Score against scale factor (± 1 sd over seeds)",
+        "Macro and worst-task scores of each method as the scale factor grows from 1 to 1000, under scale stress and "
+        "under pure rescaling, with bands of one standard deviation.",
+        panels,
+        columns=2,
+        size=(7.2, 5.6),
+        shared=True,
+    )
 
 
-def curves(study: Study, frame: pd.DataFrame) -> Figure:
+def curves(study: Study, frame: pd.DataFrame) -> Drawing:
     """One study's scores against the scale factor: a column for each of its tables, a row for each score."""
-    parts = {name: cs for name, cs in study.parts().items() if "scale" in dict(cs[0].options)}
+    run = set(frame["condition"])
+    begun = {name: cs for name, cs in study.parts().items() if any(condition.key in run for condition in cs)}
+    parts = {name: cs for name, cs in begun.items() if "scale" in dict(cs[0].options)}
     metrics = [metric for metric in study.metrics if metric in METRICS]
-    with mpl.rc_context(RC):
-        size = (1.0 + 2.9 * len(parts), 0.9 + 2.5 * len(metrics))
-        figure = Figure(figsize=(max(size[0], 4.4), size[1]), layout="constrained")
-        axes = figure.subplots(len(metrics), len(parts), sharex=True, sharey="row", squeeze=False)
-        for column, (name, conditions) in enumerate(parts.items()):
-            for row, metric in enumerate(metrics):
-                _curves(axes[row, column], study, frame, metric, conditions)
-                axes[row, 0].set_ylabel(METRICS[metric])
-            axes[0, column].set_title(name or ("the paper's" if len(parts) > 1 else ""))
-            axes[-1, column].set_xlabel("scale factor")
-        figure.suptitle(f"{study.title} (± 1 sd over seeds)", fontsize=10)
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 2 * len(parts)))
-    return figure
+    panels = []
+    for metric in metrics:
+        for name, conditions in parts.items():
+            title = name or ("the paper's" if len(parts) > 1 else "")
+            panels.append(_curves(study, frame, metric, conditions, title, METRICS[metric]))
+    return Drawing(
+        f"{study.title} (± 1 sd over seeds)",
+        f"{study.title}: scores of each method against the scale factor, with bands of one standard deviation.",
+        panels,
+        columns=len(parts),
+        size=(max(1.0 + 2.9 * len(parts), 4.4), 1.1 + 2.5 * len(metrics)),
+        shared=True,
+    )
 
 
-def _curves(axis: Axes, study: Study, frame: pd.DataFrame, metric: str, conditions: Sequence[Condition]) -> None:
-    scales = [dict(condition.options)["scale"] for condition in conditions]
+def _curves(
+    study: Study, frame: pd.DataFrame, metric: str, conditions: Sequence[Condition], title: str, name: str
+) -> Panel:
+    scales = [float(dict(condition.options)["scale"]) for condition in conditions]
+    marks = []
     for method in study.methods:
         means, sds = _summary(study, frame, method, [c.key for c in conditions], metric)
-        axis.plot(scales, means, label=method, linewidth=1.6, markersize=5, **mark(method))
-        axis.fill_between(scales, means - sds, means + sds, color=colour(method), alpha=0.13, linewidth=0)
-    axis.set_xscale("log")
-    axis.set_xticks(scales, [f"×{int(s)}" for s in scales])
-    axis.minorticks_off()
+        if np.isfinite(means).any():
+            marks.append(Line(method, scales, means, look(method), *interval(means, sds), shapes=True))
+    ticks = [(scale, f"×{int(scale)}") for scale in scales]
+    return Panel(marks, title, Axis("scale factor", log=True, ticks=ticks), Axis(name))
 
 
-def degradation(frames: Mapping[str, pd.DataFrame]) -> Figure:
+def degradation(frames: Mapping[str, pd.DataFrame]) -> Drawing:
     """The relative change of the macro score from ×1 to ×1000, with 95 % bootstrap intervals over seeds."""
-    with mpl.rc_context(RC):
-        figure = Figure(figsize=(7.2, 3.0), layout="constrained")
-        for axis, name in zip(figure.subplots(1, 2), ("scale-stress", "rescaling"), strict=True):
-            study = STUDIES[name]
-            for place, method in enumerate(study.methods):
-                start, end = (_by_seed(frames[name], method, c, "macro") for c in ("×1", "×1000"))
-                drop, low, high = _relative_drop(start, end)
-                axis.barh(place, drop, color=colour(method), height=0.65)
-                axis.errorbar(
-                    drop, place, xerr=[[drop - low], [high - drop]], color="#222222", capsize=2.5, linewidth=1
-                )
-                axis.annotate(
-                    f"{drop:.1f} %".replace("-", "−"),
-                    (max(high, 0), place),
-                    (5, 0),
-                    textcoords="offset points",
-                    va="center",
-                )
-            axis.set_yticks(range(len(study.methods)), list(study.methods))
-            axis.invert_yaxis()
-            axis.axvline(0, color="#222222", linewidth=0.8)
-            axis.margins(x=0.22)
-            axis.grid(axis="y", visible=False)
-            axis.set_title(f"{study.title} ({_seeds(frames[name], study)} seeds)")
-            axis.set_xlabel("loss of macro score, ×1 → ×1000 (%)")
-    return figure
+    panels = []
+    for name in ("scale-stress", "rescaling"):
+        study, marks = STUDIES[name], list[Mark]()
+        pairs = {method: _both(frames[name], method, "×1", "×1000") for method in study.methods}
+        methods = [method for method in study.methods if len(pairs[method])]
+        highest = lowest = 0.0
+        for place, method in enumerate(methods):
+            drop, low, high = _relative_drop(*pairs[method].T)
+            highest, lowest = max(highest, high, drop), min(lowest, low, drop)
+            marks.append(Bars(method, [place], [drop], look(method), 0.65, [low], [high], along="x"))
+            marks.append(Words(max(high, 0), place, f"{drop:.1f} %".replace("-", "−"), "left", away=5))
+        room = 0.28 * (highest - lowest) or 1.0
+        panels.append(
+            Panel(
+                [*marks, Rule(0, "y")],
+                f"{study.title} ({_seeds(frames[name], study)} seeds)",
+                Axis("loss of macro score, ×1 → ×1000 (%)", limits=(lowest - room / 4, highest + room)),
+                Axis(ticks=list(enumerate(methods)), limits=(len(methods) - 0.4, -0.6), grid=False),
+            )
+        )
+    return Drawing(
+        "What growing scales cost (95 % bootstrap intervals)",
+        "Relative loss of each method's macro score from ×1 to ×1000, under scale stress and under pure rescaling.",
+        panels,
+        columns=2,
+        size=(7.2, 3.3),
+    )
 
 
-def regimes(study: Study, frame: pd.DataFrame) -> Figure:
+def regimes(study: Study, frame: pd.DataFrame) -> Drawing:
     """Macro and worst-task score of every method in every regime, one dot per seed."""
-    with mpl.rc_context(RC):
-        figure = Figure(figsize=(7.2, 4.6), layout="constrained")
-        axes = figure.subplots(2, 1, sharex=True)
-        keys, methods = [c.key for c in study.conditions], list(study.methods)
-        width = 0.8 / len(methods)
-        for axis, metric in zip(axes, METRICS, strict=True):
-            for i, method in enumerate(methods):
-                means, sds = _summary(study, frame, method, keys, metric)
-                places = np.arange(len(keys)) + (i - (len(methods) - 1) / 2) * width
-                axis.bar(places, means, width * 0.9, color=colour(method), label=method, alpha=0.85)
-                axis.errorbar(places, means, sds, fmt="none", color="#222222", capsize=2, linewidth=0.9)
-                for place, key in zip(places, keys, strict=True):
-                    dots = _by_seed(frame, method, key, metric)
-                    axis.plot(np.full(len(dots), place), dots, ".", color="#222222", markersize=2.5, alpha=0.5)
-            axis.set_ylabel(METRICS[metric])
-            axis.grid(axis="x", visible=False)
-        axes[1].set_xticks(range(len(keys)), keys)
-        figure.suptitle(f"{study.title} ({_seeds(frame, study)} seeds, ± 1 sd)", fontsize=10)
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-    return figure
+    run = set(frame["condition"])
+    keys, methods = [c.key for c in study.conditions if c.key in run], list(study.methods)
+    width = 0.8 / len(methods)
+    panels = []
+    for metric, name in METRICS.items():
+        marks = list[Mark]()
+        for i, method in enumerate(methods):
+            means, sds = _summary(study, frame, method, keys, metric)
+            places = np.arange(float(len(keys))) + (i - (len(methods) - 1) / 2) * width
+            marks.append(Bars(method, places, means, look(method), width * 0.9, *interval(means, sds)))
+            dots = [_by_seed(frame, method, key, metric) for key in keys]
+            x = np.repeat(places, [len(d) for d in dots])
+            marks.append(Dots("", x, np.concatenate(dots), Look("ink", "."), 2.5, faint=True))
+        panels.append(Panel(marks, "", Axis(ticks=list(enumerate(keys)), grid=False), Axis(name)))
+    return Drawing(
+        f"{study.title} ({_seeds(frame, study)} seeds, ± 1 sd)",
+        f"{study.title}: macro and worst-task score of each method in each regime, with a dot for each seed.",
+        panels,
+        size=(7.2, 5.0),
+    )
 
 
-def ranking(study: Study, frame: pd.DataFrame) -> Figure:
+def ranking(study: Study, frame: pd.DataFrame) -> Drawing:
     """Every method, the best above: a dot for its mean macro score in each condition."""
     methods, keys = ranked(study, frame), [c.key for c in study.conditions]
-    with mpl.rc_context(RC):
-        figure = Figure(figsize=(7.2, 1.2 + 0.19 * len(methods)), layout="constrained")
-        axis = figure.subplots()
-        shades = mpl.colormaps["viridis"](np.linspace(0, 0.85, len(keys)))
-        for place, method in enumerate(methods):
-            means, sds = _summary(study, frame, method, keys, "macro")
-            axis.plot([np.nanmin(means), np.nanmax(means)], [place, place], color="#BBBBBB", linewidth=1, zorder=1)
-            for mean, sd, shade, shape in zip(means, sds, shades, "osD^", strict=True):
-                axis.errorbar(mean, place, xerr=sd, fmt=shape, color=shade, markersize=4.5, linewidth=0.5)
-        for key, shade, shape in zip(keys, shades, "osD^", strict=True):
-            axis.plot([], [], shape, color=shade, markersize=4.5, label=key)
-        axis.set_yticks(range(len(methods)), methods)
-        axis.set_ylim(len(methods) - 0.4, -0.6)
-        axis.set_xlabel("macro score")
-        figure.suptitle(f"{study.title} ({_seeds(frame, study)} seeds, ± 1 sd, best learning rate)", fontsize=10)
-        figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=len(keys))
-    return figure
-
-
-def save(figure: Figure, path: Path) -> list[Path]:
-    """Writes a figure as PNG and PDF."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    written = [path.with_suffix(suffix) for suffix in (".png", ".pdf")]
-    for file in written:
-        dates = {"CreationDate": None} if file.suffix == ".pdf" else {}
-        figure.savefig(file, dpi=200, metadata=dates)
-    return written
+    table = {method: _summary(study, frame, method, keys, "macro") for method in methods}
+    places = np.arange(len(methods), dtype=float)
+    marks: list[Mark] = [
+        Line("", [np.nanmin(means), np.nanmax(means)], [place, place], FAINT, width=1)
+        for place, (means, _) in zip(places, table.values(), strict=True)
+    ]
+    for i, key in enumerate(keys):
+        means, sds = (np.array([pair[which][i] for pair in table.values()]) for which in (0, 1))
+        marks.append(Dots(key, means, places, nth(i), 4.5, *interval(means, sds), along="x", words=methods))
+    return Drawing(
+        f"{study.title} ({_seeds(frame, study)} seeds, ± 1 sd, best learning rate)",
+        f"{study.title}: mean macro score of {len(methods)} methods in each condition, the best method above.",
+        [
+            Panel(
+                marks,
+                "",
+                Axis("macro score"),
+                Axis(ticks=list(enumerate(methods)), limits=(len(methods) - 0.4, -0.6)),
+            )
+        ],
+        size=(7.2, 1.4 + 0.19 * len(methods)),
+    )
 
 
 def _by_seed(frame: pd.DataFrame, method: str, condition: str, metric: str) -> np.ndarray:
     rows = frame[(frame["method"] == method) & (frame["condition"] == condition)].sort_values("seed")
     return np.asarray(rows[metric], dtype=np.float64)
+
+
+def _both(frame: pd.DataFrame, method: str, first: str, second: str) -> np.ndarray:
+    """The macro scores in two columns at the seeds that both have, (seeds, 2)."""
+    runs = frame[(frame["method"] == method) & frame["condition"].isin([first, second])]
+    table = runs.pivot_table(index="seed", columns="condition", values="macro", aggfunc="first")
+    return np.asarray(table.reindex(columns=[first, second]).dropna(), dtype=np.float64)
 
 
 def _summary(

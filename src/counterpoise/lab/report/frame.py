@@ -1,19 +1,26 @@
 """Results from disk as one table: a row for each run."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any, TypedDict, Unpack
+from typing import Any, Protocol, TypedDict, Unpack
 
 import pandas as pd
 
-from ..engine import Store
-from ..metrics.dense import TASKS, UP, delta_m, delta_m_percent
-from ..studies import Study
+from ..engine import Run
+from ..metrics.dense import UP, delta_m, delta_m_percent
+from ..studies import Cell, Study
 
 COLUMNS = ["method", "condition", "seed", "lr", "macro", "worst", "epochs", "reach", "peak"]
 
 
+class Results(Protocol):
+    """Where finished runs are looked up: a store, or whatever was gathered from several places."""
+
+    def result(self, run: Run) -> dict[str, Any] | None: ...
+    def history(self, run: Run) -> list[dict[str, Any]]: ...
+
+
 def collect(
-    study: Study, store: Store, *, seeds: Iterable[int] | None = None, epochs: int | None = None, device: str = "cpu"
+    study: Study, store: Results, *, seeds: Iterable[int] | None = None, epochs: int | None = None, device: str = "cpu"
 ) -> pd.DataFrame:
     """The finished runs of a study's grid: where each stands, its scores and metrics, and each task's score.
 
@@ -65,38 +72,45 @@ class Which(TypedDict, total=False):
     device: str
 
 
-def curves(study: Study, condition: str, store: Store, **which: Unpack[Which]) -> pd.DataFrame:
-    """What the finished runs of one condition recorded: method, seed, epoch, the study's metrics, the watched loss."""
+def histories(study: Study, results: Results, **which: Unpack[Which]) -> pd.DataFrame:
+    """Every recorded epoch of the finished runs: where it stands, its metrics, and of each task what was recorded.
+
+    "watched" is the sum of losses that early stopping looks at; "weight:task" what multiplied a task; "z:task" is z/τ
+    and "theta:task" θ at the end of the epoch, epoch 0 being the first step where that was recorded.
+    """
     rows = []
-    for place, row in _epochs(study, condition, store, **which):
-        loss = {"loss": None if row["monitor"] is None else -row["monitor"]}
-        rows.append(place | {metric: row[metric] for metric in study.metrics} | loss)
-    return pd.DataFrame(rows)
+    for cell, result in _finished(study, results, **which):
+        tasks = list(result["weights"])
+        place = {"method": cell.method, "condition": cell.condition.key, "seed": cell.run.seed}
+        for row in results.history(cell.run):
+            chart = row["chart"]
+            if "z_over_tau_first" in chart and row["epoch"] == 1:
+                rows.append(place | {"epoch": 0} | _by_task("z", tasks, chart["z_over_tau_first"]))
+            numbers = {name: value for name, value in row.items() if isinstance(value, float | int)}
+            watched = {"watched": None if row["monitor"] is None else -row["monitor"]}
+            each = _by_task("weight", tasks, row["weight"])
+            if chart:
+                each |= _by_task("z", tasks, chart["z_over_tau"]) | _by_task("theta", tasks, chart["theta"])
+            rows.append(place | numbers | watched | row.get("metrics", {}) | each)
+    return pd.DataFrame(rows, columns=None if rows else ["method", "condition", "seed", "epoch"])
 
 
-def dense_curves(study: Study, condition: str, store: Store, **which: Unpack[Which]) -> pd.DataFrame:
-    """The same for dense prediction: method, seed, epoch, all metrics, and each task's weight."""
-    rows = []
-    for place, row in _epochs(study, condition, store, **which):
-        weights = {f"weight_{task}": weight for task, weight in zip(TASKS, row["weight"], strict=True)}
-        rows.append(place | row["metrics"] | weights)
-    return pd.DataFrame(rows)
+def _by_task(what: str, tasks: list[str], values: list[float]) -> dict[str, float]:
+    return {f"{what}:{task}": value for task, value in zip(tasks, values, strict=True)}
 
 
-def _epochs(
+def _finished(
     study: Study,
-    condition: str,
-    store: Store,
+    results: Results,
     *,
     seeds: Iterable[int] | None = None,
     epochs: int | None = None,
     device: str = "cpu",
-) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Every recorded epoch of the finished runs of a condition, and where it stands."""
+) -> Iterator[tuple[Cell, dict[str, Any]]]:
     for cell in study.grid(seeds=seeds or study.every_seed, epochs=epochs, device=device):
-        if cell.condition.key == condition and store.result(cell.run) is not None:
-            for row in store.history(cell.run):
-                yield {"method": cell.method, "seed": cell.run.seed, "epoch": row["epoch"]}, row
+        result = results.result(cell.run)
+        if result is not None:
+            yield cell, result
 
 
 def _with_deltas(frame: pd.DataFrame) -> pd.DataFrame:

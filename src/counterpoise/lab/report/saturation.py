@@ -6,9 +6,8 @@ import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ..engine import Store
 from ..studies import Study
-from .frame import collect
+from .frame import Results, collect
 
 HEADS = ("data", "T", "seeds", "max |z|/τ", "paper", "final cap", "paper", "σ(1−σ) at the max", "σ(1−σ) at the end")
 
@@ -29,7 +28,7 @@ def rows(studies: Sequence[Study], frames: Mapping[str, pd.DataFrame]) -> pd.Dat
     return pd.DataFrame(found)
 
 
-def anywhere(studies: Sequence[Study], store: Store) -> pd.DataFrame:
+def anywhere(studies: Sequence[Study], store: Results) -> pd.DataFrame:
     """The rows of all studies, each from the device that it was run on."""
     parts = []
     for study in studies:
@@ -46,7 +45,7 @@ def derivative(position: float) -> float:
     return (1 - position**2) / 4
 
 
-def _texts(row: pd.Series) -> list[str]:
+def texts(row: pd.Series) -> list[str]:
     numbers = (f"{row.largest:.4f}", f"{row.paper_largest:.4f}", f"{row.cap:.4f}", f"≤ {row.paper_cap:.2f}")
     left = (f"{row.derivative_largest:.3f}", f"{row.derivative_cap:.3f}")
     return [row.data, str(row.tasks), str(row.seeds), *numbers, *left]
@@ -57,7 +56,7 @@ def terminal(found: pd.DataFrame) -> Table:
     for head in HEADS:
         table.add_column(head, justify="left" if head == "data" else "right")
     for _, row in found.iterrows():
-        table.add_row(*_texts(row))
+        table.add_row(*texts(row))
     return table
 
 
@@ -67,5 +66,5 @@ def csv(found: pd.DataFrame) -> str:
 
 def markdown(found: pd.DataFrame) -> str:
     lines = [f"| {' | '.join(HEADS)} |".replace("|z|", "\\|z\\|"), "|" + " --- |" * len(HEADS)]
-    lines += [f"| {' | '.join(_texts(row))} |" for _, row in found.iterrows()]
+    lines += [f"| {' | '.join(texts(row))} |" for _, row in found.iterrows()]
     return "\n".join(lines) + "\n"

@@ -1,58 +1,52 @@
-"""One colour and one marker for each method, in every figure, safe for colour-blind eyes (Okabe and Ito; Tol)."""
+"""One colour for each method in every figure, safe for colour-blind eyes (Okabe and Ito; Tol)."""
 
-from typing import Any
+from .drawing import Look
 
-MARKS: dict[str, dict[str, Any]] = {
-    "Static": {"color": "#777777", "marker": "."},
-    "GradNormProxy": {"color": "#332288", "marker": ">"},
-    "BPGS": {"color": "#0072B2", "marker": "o"},
-    "BPGS (raw ω)": {"color": "#56B4E9", "marker": "o", "linestyle": "--", "markerfacecolor": "white"},
-    "Kendall": {"color": "#E69F00", "marker": "s"},
-    "Kendall+ℓ1": {"color": "#D55E00", "marker": "D"},
-    "UWSO": {"color": "#009E73", "marker": "^"},
-    "PCGrad": {"color": "#CC79A7", "marker": "v"},
-    "BPGS (frozen θ)": {"color": "#222222", "marker": "o", "linestyle": ":", "markerfacecolor": "white"},
-    "UW-O": {"color": "#882255", "marker": "P"},
-    "ℓ1-UW-O": {"color": "#AA4499", "marker": "X"},
-    "EMA-UW-O": {"color": "#44AA99", "marker": "d"},
-    "IMTL-L": {"color": "#999933", "marker": "<"},
-    "FAMO": {"color": "#117733", "marker": "*"},
-    "CAGrad": {"color": "#AA3377", "marker": "h"},
-    "Nash-MTL": {"color": "#66CCEE", "marker": "p"},
-    "BPGS + PCGrad": {"color": "#004488", "marker": "8"},
-    "Nash-MTL (authors)": {"color": "#4477AA", "marker": "p", "linestyle": "--", "markerfacecolor": "white"},
-    "BPGS (canonical)": {"color": "#0072B2", "marker": "o"},
-    "BPGS (BA-fixed)": {"color": "#56B4E9", "marker": "o", "linestyle": "--", "markerfacecolor": "white"},
-    "BPGS (SL-auto)": {"color": "#D55E00", "marker": "D"},
-    "BPGS (SL-fixed)": {"color": "#CC79A7", "marker": "D", "linestyle": "--", "markerfacecolor": "white"},
-    "BPGS (clip 1)": {"color": "#0072B2", "marker": "o", "linestyle": ":"},
-    "Static (clip 10)": {"color": "#777777", "marker": ".", "linestyle": ":"},
-    "Kendall (clip 10)": {"color": "#E69F00", "marker": "s", "linestyle": ":"},
-    "UWSO (clip 10)": {"color": "#009E73", "marker": "^", "linestyle": ":"},
-    "Nash-MTL (clip 10)": {"color": "#66CCEE", "marker": "p", "linestyle": ":"},
-    "Split on": {"color": "#0072B2", "marker": "o"},
-    "Split off": {"color": "#D55E00", "marker": "D"},
-    "Single-task": {"color": "#BBBBBB", "marker": "_"},
+LOOKS: dict[str, Look] = {
+    "Static": Look("#777777", "."),
+    "GradNormProxy": Look("#332288", ">"),
+    "BPGS": Look("#0072B2", "o"),
+    "BPGS (raw ω)": Look("#56B4E9", "o", "dashed", hollow=True),
+    "Kendall": Look("#E69F00", "s"),
+    "Kendall+ℓ1": Look("#D55E00", "D"),
+    "UWSO": Look("#009E73", "^"),
+    "PCGrad": Look("#CC79A7", "v"),
+    "BPGS (frozen θ)": Look("ink", "o", "dotted", hollow=True),
+    "UW-O": Look("#882255", "P"),
+    "ℓ1-UW-O": Look("#AA4499", "X"),
+    "EMA-UW-O": Look("#44AA99", "d"),
+    "IMTL-L": Look("#999933", "<"),
+    "FAMO": Look("#117733", "*"),
+    "CAGrad": Look("#AA3377", "h"),
+    "Nash-MTL": Look("#66CCEE", "p"),
+    "BPGS + PCGrad": Look("#004488", "8"),
+    "Nash-MTL (authors)": Look("#4477AA", "p", "dashed", hollow=True),
+    "BPGS (canonical)": Look("#0072B2", "o"),
+    "BPGS (BA-fixed)": Look("#56B4E9", "o", "dashed", hollow=True),
+    "BPGS (SL-auto)": Look("#D55E00", "D"),
+    "BPGS (SL-fixed)": Look("#CC79A7", "D", "dashed", hollow=True),
+    "BPGS (clip 1)": Look("#0072B2", "o", "dotted"),
+    "Static (clip 10)": Look("#777777", ".", "dotted"),
+    "Kendall (clip 10)": Look("#E69F00", "s", "dotted"),
+    "UWSO (clip 10)": Look("#009E73", "^", "dotted"),
+    "Nash-MTL (clip 10)": Look("#66CCEE", "p", "dotted"),
+    "Split on": Look("#0072B2", "o"),
+    "Split off": Look("#D55E00", "D"),
+    "Single-task": Look("#BBBBBB", "_"),
 }
 
-RC: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "grid.linewidth": 0.6,
-    "axes.titlesize": 10,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "svg.hashsalt": "counterpoise",  # the same figure is the same file
-    "figure.dpi": 150,
-}
+SEQUENCE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#882255", "#999933")
+"""For what is no method: tasks, conditions. After these the lines are dashed, then dotted."""
+SHAPES = "osD^vP*X"
 
 
-def mark(method: str) -> dict[str, Any]:
-    return MARKS[method]
+def look(method: str) -> Look:
+    """A method that has no colour of its own is grey."""
+    return LOOKS.get(method, Look("#888888", "."))
 
 
-def colour(method: str) -> str:
-    return str(mark(method)["color"])
+def nth(place: int) -> Look:
+    """The look of the tasks or conditions of a figure by their number."""
+    count = len(SEQUENCE)
+    turn, dashes = place // count, ("solid", "dashed", "dotted")
+    return Look(SEQUENCE[place % count], SHAPES[place % count], dashes[turn % 3], hollow=turn > 0)  # type: ignore[arg-type]

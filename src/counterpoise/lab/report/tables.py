@@ -1,8 +1,9 @@
-"""Tables: ours beside the paper's, for the terminal, CSV, Markdown and LaTeX."""
+"""Tables: ours beside the paper's, for the terminal, CSV and Markdown."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
@@ -83,22 +84,31 @@ class Entry:
 
 def spread(mean: float, sd: float | None) -> str:
     """A mean with its deviation, where there is one; large numbers without a fraction."""
-    digits = 0 if abs(mean) >= 1000 else 3
-    return f"{round(mean, digits) + 0.0:,.{digits}f}" + ("" if sd is None or sd != sd else f" ± {sd:,.{digits}f}")
+    places = digits(mean)
+    return number(mean) + ("" if sd is None or sd != sd else f" ± {sd:,.{places}f}")
+
+
+def number(value: float) -> str:
+    return "–" if value != value else f"{round(value, digits(value)) + 0.0:,.{digits(value)}f}"
+
+
+def digits(value: float) -> int:
+    return 0 if abs(value) >= 1000 else 3
 
 
 def entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Entry]:
     """Every cell of the study's tables at these seeds."""
     chosen = frame[frame["seed"].isin(list(seeds))]
-    found = []
+    runs = dict(iter(chosen.groupby(["method", "condition"], sort=False)))
+    none, found = chosen.iloc[:0], []
     for metric in (*study.metrics, *study.further):
         for part, conditions in study.parts().items():
             for method in ranked(study, frame):
                 for condition in conditions:
                     if condition.only and method not in condition.only:
                         continue
-                    here = (chosen["method"] == method) & (chosen["condition"] == condition.key)
-                    values = chosen.loc[here, metric]
+                    here = runs.get((method, condition.key), none)
+                    values = here[metric]
                     said = study.paper.get(metric, {}).get(method, {}).get(condition.key)
                     paper_mean, paper_sd = said or (None, None)
                     sd = float(values.std(ddof=study.ddof)) if len(values) > study.ddof else 0.0
@@ -108,7 +118,7 @@ def entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Ent
                     # Where the paper gives none, any does.
                     near = 2 * said[1] + ROUNDING if study.layout == "metrics" and said else AGREES
                     near = math.inf if said and math.isnan(said[1]) else near
-                    rate = float(chosen.loc[here, "lr"].iloc[0]) if study.rates and len(values) else None
+                    rate = float(here["lr"].iloc[0]) if study.rates and len(values) else None
                     found.append(Entry(*place, mean, sd, len(values), paper_mean, paper_sd, rate, near))
     return found
 
@@ -149,6 +159,41 @@ def grids(study: Study, cells: Sequence[Entry]) -> list[Grid]:
             continue
         found.append(Grid(NAMES.get(metric, metric), part, heads, rows))
     return found
+
+
+Standing = Literal["", "best", "second"]
+
+
+def standings(grid: Grid, *, paper: bool = False) -> dict[str, list[Standing]]:
+    """For each cell whether it is the best or the second of its column, as far as the printed digits tell them apart.
+
+    Columns in which more is neither better nor worse have none; a second needs a third.
+    """
+    found: dict[str, list[Standing]] = {row: [""] * len(grid.heads) for row in grid.rows}
+    for column in range(len(grid.heads)):
+        values = {row: _printed(entries[column], paper) for row, entries in grid.rows.items()}
+        known = [value for value in values.values() if value is not None]
+        up = rises(next(iter(grid.rows.values()))[column].metric)
+        if up is None or len(known) < 2:
+            continue
+        order = sorted(set(known), reverse=up)
+        for row, value in values.items():
+            if value == order[0]:
+                found[row][column] = "best"
+            elif len(order) > 1 and value == order[1] and len(known) > 2:
+                found[row][column] = "second"
+    return found
+
+
+def rises(metric: str) -> bool | None:
+    """Whether more of a metric is better; None where neither is."""
+    name = NAMES.get(metric, metric)
+    return True if "↑" in name or metric in ("macro", "worst") else False if "↓" in name else None
+
+
+def _printed(entry: Entry, paper: bool) -> float | None:
+    value = entry.paper_mean if paper else entry.mean if entry.count else None
+    return None if value is None or value != value else round(value, digits(value))
 
 
 def caption(study: Study, grid: Grid, seeds: Sequence[int]) -> str:
@@ -197,43 +242,15 @@ def csv(cells: Sequence[Entry]) -> str:
 
 def markdown(study: Study, cells: Sequence[Entry], seeds: Sequence[int]) -> str:
     blocks = []
+    emphasis: dict[Standing, str] = {"": "{}", "best": "**{}**", "second": "<ins>{}</ins>"}
     for grid in grids(study, cells):
         theirs = " (the paper's in parentheses)" if any(e.paper_mean is not None for e in cells) else ""
         lines = [f"**{caption(study, grid, seeds)}**{theirs}", ""]
         lines += [f"| method | {' | '.join(grid.heads)} |", "|" + " --- |" * (len(grid.heads) + 1)]
+        marks = standings(grid)
         for method, row in grid.rows.items():
-            texts = [f"{e.ours()}{f' ({e.paper()})' if e.paper() else ''}" for e in row]
+            shown = (emphasis[mark].format(entry.ours()) for mark, entry in zip(marks[method], row, strict=True))
+            texts = [f"{ours}{f' ({e.paper()})' if e.paper() else ''}" for ours, e in zip(shown, row, strict=True)]
             lines.append(f"| {method} | {' | '.join(texts)} |")
         blocks.append("\n".join(lines))
-    return "\n\n".join(blocks) + "\n"
-
-
-LATEX = str.maketrans(
-    {
-        "↑": r"$\uparrow$",
-        "↓": r"$\downarrow$",
-        "²": "$^2$",
-        "×": r"$\times$",
-        "ω": r"$\omega$",
-        "ℓ": r"$\ell$",
-        "±": r"$\pm$",
-        "–": "--",
-        "%": r"\%",
-    }
-)
-
-
-def latex(study: Study, cells: Sequence[Entry], seeds: Sequence[int]) -> str:
-    blocks = []
-    for grid in grids(study, cells):
-        lines = [r"\begin{table}[t]", r"\centering", rf"\caption{{{caption(study, grid, seeds)}.}}"]
-        lines += [
-            rf"\begin{{tabular}}{{l{'c' * len(grid.heads)}}}",
-            r"\toprule",
-            f"Method & {' & '.join(grid.heads)} \\\\",
-            r"\midrule",
-        ]
-        lines += [f"{method} & {' & '.join(entry.ours() for entry in row)} \\\\" for method, row in grid.rows.items()]
-        lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
-        blocks.append("\n".join(lines).translate(LATEX))
     return "\n\n".join(blocks) + "\n"

@@ -1,61 +1,68 @@
 """Training curves: what each method's metrics do from epoch to epoch."""
 
-import matplotlib as mpl
+from collections.abc import Mapping
+
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from ..studies import Condition, Study
-from .style import RC, colour, mark
+from .drawing import Axis, Dots, Drawing, Line, Look, Mark, Panel, interval
+from .style import look
 from .tables import NAMES
 
 FIRST = 2  # epochs that may lie outside a panel: they would flatten all that follows
 
 
-def curves(study: Study, condition: Condition, found: pd.DataFrame) -> Figure:
+def curves(study: Study, condition: Condition, found: pd.DataFrame) -> Drawing:
     """A panel for each metric, and one for the summed losses that early stopping watches.
 
     A line is the mean over seeds as far as all of them were trained, its band ± 1 sd; a mark is where a run ended.
     """
-    panels = {**{metric: NAMES[metric] for metric in study.metrics}, "loss": "sum of watched losses ↓"}
-    with mpl.rc_context(RC):
-        figure = Figure(figsize=(7.2, 5.6), layout="constrained")
-        axes = figure.subplots(2, -(-len(panels) // 2), sharex=True).flatten()
-        for axis, (metric, name) in zip(axes, panels.items(), strict=False):
-            for method in study.methods:
-                _curve(axis, method, found[found["method"] == method], metric)
-            axis.set_title(name)
-            _limits(axis, found[metric][found["epoch"] > FIRST])
-        for axis in axes[-2:]:
-            axis.set_xlabel("epoch")
-        seeds = found["seed"].nunique()
-        figure.suptitle(
-            f"{study.title}, {condition.part} ({seeds} seeds, ± 1 sd; marks: where runs ended)", fontsize=10
-        )
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-    return figure
+    names = {**{metric: NAMES[metric] for metric in study.metrics}, "watched": "sum of watched losses ↓"}
+    panels = [metric_panel(found, present(study, found), metric, name) for metric, name in names.items()]
+    return Drawing(
+        f"{heading(study, condition, found)}; marks: where runs ended",
+        f"{study.title}: held-out metrics and the summed loss of each method from epoch to epoch.",
+        panels,
+        columns=2,
+        size=(7.2, 5.8),
+    )
 
 
-def _curve(axis: Axes, method: str, runs: pd.DataFrame, metric: str) -> None:
-    if not len(runs):
-        return
-    table = runs.pivot(index="epoch", columns="seed", values=metric).astype(float)
-    together = table.dropna()
-    mean, sd = together.mean(axis=1), together.std(axis=1, ddof=1).fillna(0.0)
-    line = {key: value for key, value in mark(method).items() if key != "marker"}
-    axis.plot(together.index, mean, label=method, linewidth=1.4, **line)
-    axis.fill_between(together.index, mean - sd, mean + sd, color=colour(method), alpha=0.13, linewidth=0)
-    ends = runs.loc[runs.groupby("seed")["epoch"].idxmax()]
-    axis.plot(
-        ends["epoch"], ends[metric].astype(float), linestyle="", markersize=5, color=colour(method),
-        marker=mark(method)["marker"],
-    )  # fmt: skip
+def present(study: Study, found: pd.DataFrame) -> dict[str, Look]:
+    """The methods that were run, as the study lists them, and how each looks."""
+    there = set(found["method"])
+    return {method: look(method) for method in study.methods if method in there}
 
 
-def _limits(axis: Axes, values: pd.Series) -> None:
-    known = values.dropna().astype(float)
-    if len(known):
-        low, high = known.quantile(0.002), known.quantile(0.998)
+def heading(study: Study, condition: Condition, found: pd.DataFrame) -> str:
+    seeds = sorted(found["seed"].unique())
+    which = f"{len(seeds)} seeds, ± 1 sd" if len(seeds) > 1 else f"seed {seeds[0]}"
+    part = f", {condition.part or condition.key}" if len(study.conditions) > 1 else ""
+    return f"{study.title}{part} ({which})"
+
+
+def metric_panel(found: pd.DataFrame, looks: Mapping[str, Look], metric: str, title: str) -> Panel:
+    """One metric of some methods against the epoch."""
+    marks = [m for method, own in looks.items() for m in band(method, found[found["method"] == method], metric, own)]
+    later = found.loc[found["epoch"] > min(FIRST, found["epoch"].max() - 1), metric].dropna().astype(float)
+    limits = None
+    if len(later):
+        low, high = later.quantile(0.002), later.quantile(0.998)
         pad = 0.06 * (high - low) or 0.01
-        axis.set_ylim(low - pad, high + pad)
+        limits = (float(low - pad), float(high + pad))
+    return Panel(marks, title, Axis("epoch"), Axis(limits=limits))
+
+
+def band(label: str, runs: pd.DataFrame, column: str, drawn: Look) -> list[Mark]:
+    """The mean over seeds as far as all were trained, ± 1 sd; and, where they stopped at different times, where."""
+    table = runs.pivot_table(index="epoch", columns="seed", values=column, aggfunc="first").astype(float)
+    together = table.dropna()
+    if not len(together):
+        return []
+    mean, sd = together.mean(axis=1).to_numpy(), together.std(axis=1, ddof=1).fillna(0.0).to_numpy()
+    edges = interval(mean, sd) if table.shape[1] > 1 else (None, None)
+    marks: list[Mark] = [Line(label, together.index.to_numpy(float), mean, drawn, *edges)]
+    ends = runs.loc[runs.groupby("seed")["epoch"].idxmax()]
+    if ends["epoch"].nunique() > 1:
+        marks.append(Dots(label, ends["epoch"].to_numpy(float), ends[column].to_numpy(float), drawn))
+    return marks

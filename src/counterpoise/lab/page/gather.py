@@ -1,0 +1,279 @@
+"""What lies in some folders: finished runs, recorded scores, and everything that is neither, with the reason.
+
+Nothing is changed and nothing is fatal: a folder that is missing, partial, damaged or not ours is a `Problem`.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ..data.dense import DENSE
+from ..engine import Run
+from ..engine.description import parse
+from ..engine.store import CHECKPOINT, CIRCUMSTANCES, DESCRIPTION, HISTORY, PROGRESS, RESULT, read_folder
+from ..report.frame import COLUMNS
+from ..studies import STUDIES, Cell, Study
+from ..studies.dense import on_scenes
+
+REPORT = "report"  # where `reproduce` writes its own tables: no runs
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that could not be used."""
+
+    path: str
+    kind: str  # missing, partial, damaged, foreign
+    reason: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """A finished run."""
+
+    run: Run
+    folder: Path
+    result: dict[str, Any]
+
+    @cached_property
+    def circumstances(self) -> dict[str, Any]:
+        """When, where and with what it was made; empty where that was not noted."""
+        try:
+            noted = json.loads((self.folder / CIRCUMSTANCES).read_text())
+        except (OSError, ValueError):
+            return {}
+        return noted if isinstance(noted, dict) else {}
+
+    def picture(self, name: str) -> bytes | None:
+        path = self.folder / name
+        return path.read_bytes() if path.is_file() else None
+
+
+@dataclass
+class Gathered:
+    """All that was found; finished runs can be looked up as in a store."""
+
+    places: list[str] = field(default_factory=list)
+    runs: dict[str, Found] = field(default_factory=dict)
+    recorded: dict[Path, dict[str, pd.DataFrame]] = field(default_factory=dict)  # by folder and study
+    problems: list[Problem] = field(default_factory=list)
+
+    def result(self, run: Run) -> dict[str, Any] | None:
+        found = self.runs.get(run.key)
+        return None if found is None else found.result
+
+    def history(self, run: Run) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = json.loads((self.runs[run.key].folder / HISTORY).read_text())
+        return rows
+
+    def note(self, path: Path, kind: str, reason: str) -> None:
+        self.problems.append(Problem(str(path), kind, reason))
+
+
+def gather(places: Iterable[Path]) -> Gathered:
+    """Looks through folders of runs, single run folders, folders of recorded results and their tables of scores."""
+    gathered = Gathered()
+    for place in places:
+        gathered.places.append(str(place))
+        if not place.exists():
+            gathered.note(place, "missing", "there is no such folder")
+        elif place.is_file():
+            _recorded(gathered, [place], place.parent)
+        else:
+            _folder(gathered, place, top=True)
+    return gathered
+
+
+def _folder(gathered: Gathered, folder: Path, *, top: bool = False) -> bool:
+    """Whether anything of ours was in it."""
+    if (folder / DESCRIPTION).is_file() or (folder / RESULT).is_file():
+        _run(gathered, folder)
+        return True
+    if (folder / CHECKPOINT).is_file() or (folder / PROGRESS).is_file():
+        gathered.note(folder, "partial", f"still being trained, or stopped: {_progress(folder)}")
+        return True
+    tables = sorted((folder / "runs").glob("*.csv"))
+    if tables:
+        _recorded(gathered, tables, folder)
+    skipped = {REPORT} | ({"runs", "tables", "figures"} if tables else set())
+    inner = [c for c in sorted(folder.iterdir()) if c.is_dir() and c.name not in skipped and c.name[0] != "."]
+    strangers = [child for child in inner if not _folder(gathered, child)]
+    ours = bool(tables) or len(strangers) < len(inner)
+    if ours:
+        for child in strangers:
+            gathered.note(child, "foreign", "no run of Counterpoise and no recorded scores")
+    elif top:
+        gathered.note(folder, "foreign", "no run of Counterpoise and no recorded scores (runs/*.csv) in it")
+    return ours
+
+
+def _progress(folder: Path) -> str:
+    try:
+        return f"{json.loads((folder / PROGRESS).read_text())['epoch']} epochs so far"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "how far it came is not known"
+
+
+def _run(gathered: Gathered, folder: Path) -> None:
+    if not (folder / RESULT).is_file():
+        gathered.note(folder, "partial", f"has no {RESULT}: the run did not end")
+        return
+    try:
+        text, result = read_folder(folder)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        gathered.note(folder, "damaged", _words(error))
+        return
+    try:
+        run = parse(text)
+    except ValueError as error:
+        gathered.note(folder, "foreign", str(error))
+        return
+    if run.key in gathered.runs:
+        return  # the same run in two places
+    if run.study not in STUDIES:
+        gathered.note(folder, "foreign", f"belongs to the study {run.study!r}, which is not known here")
+        return
+    gathered.runs[run.key] = Found(run, folder, result)
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if isinstance(error, KeyError | TypeError) else str(error)
+
+
+def _recorded(gathered: Gathered, tables: Iterable[Path], folder: Path) -> None:
+    """Scores of runs as a book writes them, a file for each study."""
+    for path in tables:
+        study = STUDIES.get(path.stem)
+        if study is None:
+            gathered.note(path, "foreign", f"{path.stem!r} is no study: expected scores named after one")
+            continue
+        try:
+            frame = pd.read_csv(path)
+        except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
+            gathered.note(path, "damaged", str(error))
+            continue
+        missing = [name for name in ("method", "condition", "seed", "lr") if name not in frame]
+        strange = set() if missing else set(frame["method"]) - set(study.methods)
+        if missing or strange:
+            what = f"no column {missing[0]!r}" if missing else f"methods that the study has not: {sorted(strange)}"
+            gathered.note(path, "foreign", f"expected the scores of {study.name}, found {what}")
+            continue
+        for column in (*COLUMNS, *study.metrics, *study.further):
+            if column not in frame:
+                frame[column] = float("nan")
+        gathered.recorded.setdefault(folder, {})[study.name] = frame
+
+
+@dataclass(frozen=True)
+class Edition:
+    """Studies whose runs were made alike: on one device, in full or smaller, or read from recorded scores."""
+
+    studies: tuple[Study, ...]
+    how: str  # "" for the full form
+    device: str = ""
+    epochs: int | None = None
+    recorded: Mapping[str, pd.DataFrame] | None = None
+    cells: Mapping[str, tuple[Cell, ...]] = field(default_factory=dict)  # of each study, those that were run
+    left: Mapping[str, int] = field(default_factory=dict)  # of each study, how many usual ones were not
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({cell.run.seed for cells in self.cells.values() for cell in cells})
+
+
+def editions(gathered: Gathered) -> list[Edition]:
+    """Every run at its place in a study, in the order of the studies; runs that have no place become problems."""
+    by_study: dict[str, dict[str, Found]] = {}
+    for key, found in gathered.runs.items():
+        by_study.setdefault(found.run.study, {})[key] = found
+    groups: dict[tuple[str, str, int | None], list[tuple[Study, tuple[Cell, ...], int]]] = {}
+    for name, study in STUDIES.items():
+        left = by_study.get(name, {})
+        for how, form in _forms(study):
+            for device in sorted({found.run.device for found in left.values()}):
+                for epochs in (None, *sorted({found.run.schedule.epochs for found in left.values()})):
+                    left = _placed(groups, left, form, how, device, epochs)
+        for found in left.values():
+            gathered.note(found.folder, "foreign", f"{found.run} is not in the grid of {name} as it is now")
+            del gathered.runs[found.run.key]
+    made = [
+        Edition(
+            tuple(study for study, _, _ in group),
+            ", ".join(filter(None, (how, f"{epochs} epochs" if epochs else "", device if device != "cpu" else ""))),
+            device,
+            epochs,
+            cells={study.name: cells for study, cells, _ in group},
+            left={study.name: count for study, _, count in group},
+        )
+        for (how, device, epochs), group in groups.items()
+    ]
+    return made + _written(gathered, made)
+
+
+def _forms(study: Study) -> Iterator[tuple[str, Study]]:
+    """A study in full, and in the smaller forms that it can be run in."""
+    yield "", study
+    if study.quick:
+        yield "quick form", study.smaller()
+    if study.problem in DENSE:
+        yield "on ray-cast scenes", on_scenes(study)
+        yield "quick form on small scenes", on_scenes(study, small=True)
+
+
+def _placed(
+    groups: dict[tuple[str, str, int | None], list[tuple[Study, tuple[Cell, ...], int]]],
+    left: dict[str, Found],
+    study: Study,
+    how: str,
+    device: str,
+    epochs: int | None,
+) -> dict[str, Found]:
+    """Takes the runs that stand in this form of the study; returns the others."""
+    seeds = sorted({found.run.seed for found in left.values()})
+    cells = list(study.grid(seeds=seeds, epochs=epochs, device=device)) if seeds else []
+    here = tuple(cell for cell in cells if cell.run.key in left)
+    if not here:
+        return left
+    if how or epochs:  # what the paper says is about the full form
+        study = replace(study, paper={}, claims=(), saturation=None)
+    usual = [cell for cell in study.grid(epochs=epochs, device=device) if not cell.condition.asked]
+    missing = len({cell.run.key for cell in usual} - left.keys())
+    groups.setdefault((how, device, epochs), []).append((study, here, missing))
+    taken = {cell.run.key for cell in here}
+    return {key: found for key, found in left.items() if key not in taken}
+
+
+def _written(gathered: Gathered, made: list[Edition]) -> list[Edition]:
+    """Recorded scores, but for those whose runs are all here."""
+    place = ["method", "condition", "seed"]
+    known: dict[str, set[tuple[Any, ...]]] = {}
+    for edition in made:
+        if not edition.how or edition.how == edition.device:
+            for name, cells in edition.cells.items():
+                known.setdefault(name, set()).update((c.method, c.condition.key, c.run.seed) for c in cells)
+    found = []
+    for folder, frames in gathered.recorded.items():
+        new = {
+            name: frame
+            for name, frame in frames.items()
+            if set(frame[place].itertuples(index=False, name=None)) - known.get(name, set())
+        }
+        studies = tuple(study for name, study in STUDIES.items() if name in new)
+        if studies:
+            found.append(Edition(studies, f"recorded in {folder.name}", recorded=new))
+    return found
+
+
+def seeds_of(study: Study, frame: pd.DataFrame) -> list[tuple[int, ...]]:
+    """At which seeds a study is reported: the paper's, the ten, and all that are here if they are more."""
+    here = {int(seed) for seed in frame["seed"]}
+    sets = [study.seeds] if study.brief else [study.seeds, study.ten]
+    whole = [s for s in dict.fromkeys(sets) if set(s) <= here]
+    if not whole or here - set().union(*whole):
+        whole.append(tuple(sorted(here)))
+    return whole

@@ -1,0 +1,86 @@
+"use strict";
+(() => {
+  const root = document.documentElement;
+  const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+  let chosen = null; // what the button says; until then the system decides
+  let printing = false;
+  const dark = () => !printing && (chosen ?? prefersDark.matches);
+  const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+
+  // A quarter of white on a dark page, as in the legend: some colours of print are too dark for it.
+  const lighter = (hex) => "#" + [1, 3, 5].map((i) =>
+    Math.round(parseInt(hex.slice(i, i + 2), 16) * 0.75 + 63.75).toString(16).padStart(2, "0")).join("");
+
+  const columns = (plot) => Math.min(2, Number(getComputedStyle(plot.closest(".panels")).getPropertyValue("--columns")));
+  function figure(plot) {
+    let text = plot.parentElement.nextElementSibling.textContent.replaceAll('"ink"', JSON.stringify(css("--ink")));
+    if (dark() && !text.includes('"heatmap"')) text = text.replace(/"#[0-9a-fA-F]{6}"/g, (s) => `"${lighter(s.slice(1, 8))}"`);
+    const { data, layout } = JSON.parse(text);
+    const hidden = hiddenIn(plot.closest(".drawing"));
+    for (const trace of data) if (hidden.has(trace.name)) trace.visible = false;
+    for (const axis of [layout.xaxis, layout.yaxis]) {
+      Object.assign(axis, { gridcolor: css("--line"), linecolor: css("--quiet"), tickcolor: css("--line") });
+    }
+    Object.assign(layout, {
+      font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: css("--ink") },
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      margin: { l: 8, r: 12, t: 10, b: 8, pad: 2 }, autosize: true,
+      ...(printing ? { autosize: false, width: columns(plot) === 2 ? 330 : 680 } : {}),
+      hoverlabel: { bgcolor: css("--soft"), bordercolor: css("--line"), font: { color: css("--ink") } },
+    });
+    return { data, layout };
+  }
+
+  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
+  const drawn = new Set();
+  function draw(plot) {
+    const { data, layout } = figure(plot);
+    Plotly.react(plot, data, layout, config);
+    drawn.add(plot);
+    plot.dataset.drawn = "";
+  }
+
+  // A figure is drawn when it comes near the window: a page may have hundreds.
+  const plots = [...document.querySelectorAll(".plot")];
+  const watch = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries) if (isIntersecting) { watch.unobserve(target); draw(target); }
+  }, { rootMargin: "400px" });
+  plots.forEach((plot) => watch.observe(plot));
+
+  const buttons = (drawing) => [...drawing.querySelectorAll(".legend button")];
+  const hiddenIn = (drawing) =>
+    new Set(buttons(drawing).filter((b) => b.getAttribute("aria-pressed") === "false").map((b) => b.dataset.label));
+  const press = (button, on) => button.setAttribute("aria-pressed", String(on));
+  for (const drawing of document.querySelectorAll(".drawing")) {
+    const update = () => drawing.querySelectorAll(".plot").forEach((plot) => drawn.has(plot) && draw(plot));
+    for (const button of buttons(drawing)) {
+      button.addEventListener("click", () => { press(button, button.getAttribute("aria-pressed") === "false"); update(); });
+      button.addEventListener("dblclick", () => { buttons(drawing).forEach((b) => press(b, b === button)); update(); });
+    }
+  }
+
+  for (const button of document.querySelectorAll("button.filter")) {
+    button.addEventListener("click", () => {
+      const on = button.getAttribute("aria-pressed") === "false";
+      press(button, on);
+      for (const row of document.querySelectorAll(".ledger tbody tr"))
+        if (row.dataset.verdict === button.dataset.verdict) row.hidden = !on;
+    });
+  }
+
+  function theme() {
+    root.dataset.theme = dark() ? "dark" : "light";
+    drawn.forEach(draw);
+  }
+  document.getElementById("theme").addEventListener("click", () => { chosen = !dark(); theme(); });
+  prefersDark.addEventListener("change", theme);
+
+  // Paper is white and as wide as two panels: everything is drawn, in that size.
+  addEventListener("beforeprint", () => {
+    printing = true;
+    plots.forEach((plot) => drawn.add(plot));
+    theme();
+  });
+  addEventListener("afterprint", () => { printing = false; theme(); });
+  theme();
+})();

@@ -1,0 +1,194 @@
+"""Drawings in print: PNG and PDF by matplotlib, in one style."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .drawing import Axis, Bars, Cells, Dots, Drawing, Line, Look, Panel, Rule, Words
+
+RC: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.6,
+    "axes.titlesize": 10,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "svg.hashsalt": "counterpoise",  # the same figure is the same file
+    "figure.dpi": 150,
+}
+BLACK = "#222222"
+
+
+def save(drawing: Drawing, path: Path) -> list[Path]:
+    """Writes a drawing as PNG and PDF."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = [path.with_name(f"{path.name}{suffix}") for suffix in (".png", ".pdf")]
+    figure = inked(drawing)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # laid out once: each file would do it again, and that takes longest
+    for file in written:
+        dates = {"CreationDate": None} if file.suffix == ".pdf" else {}
+        figure.savefig(file, dpi=200, metadata=dates)
+    return written
+
+
+def inked(drawing: Drawing) -> Figure:
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=drawing.size, layout="constrained")
+        rows = -(-len(drawing.panels) // drawing.columns)
+        heights = [drawing.panels[row * drawing.columns].tall for row in range(rows)]
+        first = drawing.panels[0]
+        alike = not first.bare and all(panel.x == first.x for panel in drawing.panels)
+        axes = figure.subplots(
+            rows, drawing.columns, squeeze=False, sharex="col" if alike else False,
+            sharey="row" if drawing.shared else False, gridspec_kw={"height_ratios": heights},
+        )  # fmt: skip
+        for place, axis in enumerate(axes.flatten()):
+            if place >= len(drawing.panels):
+                axis.set_visible(False)
+                continue
+            _panel(axis, drawing.panels[place])
+            if drawing.shared and place % drawing.columns:
+                axis.set_ylabel("")
+            if alike and place + drawing.columns < len(drawing.panels):
+                axis.set_xlabel("")
+            elif alike:
+                axis.tick_params(labelbottom=True)  # the last of its column, though the row may be longer
+        handles = {label: _handle(axes[0, 0], drawing, label) for label in drawing.labels()}
+        if handles:
+            columns = min(len(handles), max(3, int(drawing.size[0] / (0.45 + 0.085 * max(map(len, handles))))))
+            figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
+        if drawing.title:
+            figure.suptitle(drawing.title, fontsize=10)
+    return figure
+
+
+def _panel(axis: Axes, panel: Panel) -> None:
+    for mark in panel.marks:
+        match mark:
+            case Line():
+                axis.plot(mark.x, mark.y, linewidth=mark.width, markersize=5, **_line(mark.look, shapes=mark.shapes))
+                if mark.low is not None and mark.high is not None:
+                    axis.fill_between(mark.x, mark.low, mark.high, color=_colour(mark.look), alpha=0.13, linewidth=0)
+            case Dots():
+                _dots(axis, mark)
+            case Bars():
+                _bars(axis, mark)
+            case Rule():
+                _rule(axis, mark)
+            case Words():
+                _words(axis, mark)
+            case Cells():
+                _cells(axis, mark)
+    axis.set_title(panel.title)
+    if panel.bare:
+        axis.axis("off")
+    _axis(axis, "x", panel.x)
+    _axis(axis, "y", panel.y)
+    if any(isinstance(mark, Cells) for mark in panel.marks):
+        axis.tick_params(length=0)
+        axis.xaxis.tick_top()
+
+
+def _axis(axis: Axes, name: str, wanted: Axis) -> None:
+    part = {"x": axis.xaxis, "y": axis.yaxis}[name]
+    part.set_label_text(wanted.label)
+    if wanted.log:
+        (axis.set_xscale if name == "x" else axis.set_yscale)("log")
+    if wanted.ticks is not None:
+        part.set_ticks([at for at, _ in wanted.ticks], [text for _, text in wanted.ticks])
+        axis.minorticks_off()
+    if wanted.limits is not None:
+        (axis.set_xlim if name == "x" else axis.set_ylim)(*wanted.limits)
+    if not wanted.grid:
+        axis.grid(axis=name, visible=False)  # type: ignore[arg-type]
+
+
+def _dots(axis: Axes, mark: Dots) -> None:
+    x, y = np.asarray(mark.x, float), np.asarray(mark.y, float)
+    if mark.low is not None and mark.high is not None:
+        middle = x if mark.along == "x" else y
+        reach: Any = {f"{mark.along}err": [middle - np.asarray(mark.low), np.asarray(mark.high) - middle]}
+        axis.errorbar(x, y, fmt="none", color=_colour(mark.look), linewidth=1.0, **reach)
+    look = _line(mark.look, shapes=True) | {"linestyle": ""}
+    axis.plot(x, y, markersize=mark.size, alpha=0.5 if mark.faint else 1.0, **look)
+
+
+def _bars(axis: Axes, mark: Bars) -> None:
+    error: Any = {}
+    if mark.low is not None and mark.high is not None:
+        values = np.asarray(mark.values)
+        error = {f"{mark.along}err": [values - np.asarray(mark.low), np.asarray(mark.high) - values]}
+    look: Any = _filled(mark.look) | {"error_kw": {"ecolor": BLACK, "capsize": 2, "linewidth": 0.9}}
+    if mark.along == "x":
+        axis.barh(mark.places, mark.values, mark.width, **look, **error)
+    else:
+        axis.bar(mark.places, mark.values, mark.width, **look, **error)
+
+
+def _rule(axis: Axes, mark: Rule) -> None:
+    look: Any = {"color": BLACK, "linewidth": 1.1 if mark.strong else 0.8, "linestyle": "--" if mark.name else "-"}
+    if mark.across == "x":
+        axis.axhline(mark.at, **look)
+        place: Any = {"xy": (1, mark.at), "xycoords": ("axes fraction", "data")}
+    else:
+        axis.axvline(mark.at, **look)
+        place = {"xy": (mark.at, 1), "xycoords": ("data", "axes fraction")}
+    if mark.name:
+        axis.annotate(mark.name, xytext=(-2, -3), textcoords="offset points", ha="right", va="top", fontsize=7, **place)
+
+
+def _words(axis: Axes, mark: Words) -> None:
+    rise = {"top": "top", "middle": "center", "bottom": "bottom"}[mark.rise]
+    axis.annotate(
+        mark.text, (mark.x, mark.y), (mark.away, 0), textcoords="offset points", ha=mark.anchor, va=rise,
+        fontsize=9 if mark.bold or mark.away else 8, weight="bold" if mark.bold else "normal",
+    )  # fmt: skip
+
+
+def _cells(axis: Axes, mark: Cells) -> None:
+    axis.imshow(mark.shade, cmap="Blues", aspect="auto", vmin=0, vmax=1.25)
+    for i, row in enumerate(mark.texts):
+        for j, text in enumerate(row):
+            axis.text(j, i, text, ha="center", va="center", color="white" if mark.shade[i, j] > 0.7 else "black")
+
+
+def _colour(look: Look) -> str:
+    return BLACK if look.colour == "ink" else look.colour
+
+
+def _filled(look: Look) -> dict[str, Any]:
+    """A bar; hatched where a line would be dashed."""
+    hatch = {"hatch": "///", "edgecolor": "white", "linewidth": 0} if look.hollow else {}
+    return {"facecolor": _colour(look)} | hatch
+
+
+def _line(look: Look, *, shapes: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "color": _colour(look),
+        "linestyle": {"solid": "-", "dashed": "--", "dotted": ":"}[look.dash],
+    }
+    if shapes:
+        found["marker"] = look.shape
+        if look.hollow:
+            found["markerfacecolor"] = "white"
+    return found
+
+
+def _handle(axis: Axes, drawing: Drawing, label: str) -> Any:
+    """What stands for a label in the legend: drawn as its first mark is, outside of every panel."""
+    first = next(
+        m for panel in drawing.panels for m in panel.marks if isinstance(m, Line | Dots | Bars) and m.label == label
+    )
+    if isinstance(first, Bars):
+        return mpl.patches.Patch(**_filled(first.look))
+    look = _line(first.look, shapes=isinstance(first, Dots) or first.shapes)
+    look |= {"linestyle": ""} if isinstance(first, Dots) else {}
+    return mpl.lines.Line2D([], [], markersize=5, linewidth=1.6, **look)
