@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test lowest reproduce bench browser format clean
+.PHONY: test lowest reproduce bench docs browser format clean
 
 test: .venv/ready browser  ## format, lint, types, tests
 	$(BIN)/ruff format --check .
@@ -23,6 +23,11 @@ bench: .venv/ready  ## every benchmark, and the tables of benchmarks/README.md
 	$(BIN)/python benchmarks/stacked.py
 	$(BIN)/python benchmarks/doctor.py
 	$(BIN)/python benchmarks/render.py
+
+docs: .venv/ready  ## the site in build/docs: warnings are errors, links within it are checked
+	$(BIN)/python -m sphinx -q -W --keep-going -c docs . build/docs
+	$(BIN)/python docs/links.py build/docs
+	@echo "build/docs/index.html"
 
 browser:  ## Chromium, for the tests of pages: installed where it is missing and can be; they are skipped without it
 	@command -v chromium chromium-browser google-chrome >/dev/null \

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import warnings
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -20,6 +21,8 @@ import torch
 
 import counterpoise as cp
 
+from .lab.atlas import atlas as atlas_page
+from .lab.boards import Board, BoardError, Boards, MLflow, TensorBoard
 from .lab.data import DataError
 from .lab.data.dense import DENSE
 from .lab.data.fetch import FETCHED, fetch
@@ -122,6 +125,12 @@ def reproduce(
     condition: Conditions = None,
     data: DataChoice = None,
     quick: Quick = False,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Log every run's losses, weights and chart there.", show_default=False)
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option(help="The same for MLflow: its tracking URI.", show_default=False)
+    ] = None,
 ) -> None:
     """Runs studies (those runs that are not finished yet), and shows and writes tables, claims and figures."""
     if names == [SATURATION]:
@@ -129,19 +138,26 @@ def reproduce(
     chosen = [_study(name, data, quick) for name in names] if names else list(PAPER_STUDIES)
     device = _device(device)
     _check_executor(executor, address, jobs)
-    cells = (c for study in chosen for c in _cells(study, seeds, epochs, device, method, condition))
+    cells = [c for study in chosen for c in _cells(study, seeds, epochs, device, method, condition)]
     runs = list(dict.fromkeys(cell.run for cell in cells))  # one may stand in several tables
     _check_data(runs, data)
     if started_by_torchrun() and any(run.data.name not in DENSE for run in runs):
         _fail("torchrun is for the studies of NYUv2: the others train many runs in one process already")
     store = Store(out)
+    boards = Boards(_boards(tensorboard, mlflow), cells, store)
     stacks = plan(runs, store)
+    boards.finished()
     try:
         with (
             make_executor(executor.value, jobs=jobs, address=address, device=device) as where,
             Watch(console, store, len(runs), stacks) as watch,
         ):
-            run_stacks(stacks, out, where, watch)
+
+            def follow(running: Sequence[Stack], ended: Sequence[Stack]) -> None:
+                watch(running, ended)
+                boards.log(run for stack in ended for run in stack.runs)
+
+            run_stacks(stacks, out, where, follow)
     except KeyboardInterrupt:
         _stopped(store, stacks)
     except RunError as error:
@@ -179,6 +195,16 @@ def show(
         return
     chosen = _study(study, data, quick)
     Book([chosen], Store(out), seeds=_seeds(seeds, [chosen]), epochs=epochs, device=device).show(console)
+
+
+@app.command()
+def atlas(out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("atlas.html")) -> None:
+    """The method atlas: a page whose sliders show what each method makes of losses and gradients."""
+    try:
+        write_whole(out, atlas_page().encode())
+    except OSError as error:
+        _fail(f"cannot write {out}: {error.strerror}")
+    console.print(f"written: {out} (open it in a browser)")
 
 
 @app.command()
@@ -335,6 +361,17 @@ def _check_executor(executor: ExecutorChoice, address: str | None, jobs: int | N
         _fail("--executor ray needs Ray: pip install 'counterpoise[ray]'")
 
 
+def _boards(folder: Path | None, uri: str | None) -> list[Board]:
+    """The boards that were asked for; of several processes the first one logs."""
+    if started_by_torchrun() and os.environ["RANK"] != "0":
+        return []
+    try:
+        boards: list[Board] = [TensorBoard(folder)] if folder is not None else []
+        return boards + ([MLflow(uri)] if uri is not None else [])
+    except BoardError as error:
+        _fail(str(error))
+
+
 def _stopped(store: Store, stacks: list[Stack]) -> None:
     runs = [run for stack in stacks for run in stack.runs]
     finished = sum(store.result(run) is not None for run in runs)
@@ -343,7 +380,7 @@ def _stopped(store: Store, stacks: list[Stack]) -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    Console(stderr=True).print(f"[red]error:[/red] {message}", highlight=False)
+    Console(stderr=True).print(f"[red]error:[/red] {escape(message)}", highlight=False)
     raise typer.Exit(2)
 
 

@@ -21,7 +21,7 @@ def call(*arguments: str) -> Result:
 
 
 def test_help_is_everywhere() -> None:
-    for command in ([], ["methods"], ["studies"], ["reproduce"], ["show"], ["data"]):
+    for command in ([], ["methods"], ["studies"], ["reproduce"], ["show"], ["atlas"], ["data"]):
         result = call(*command, "--help")
         assert result.exit_code == 0
         assert "Usage" in result.output

@@ -30,7 +30,7 @@ def fairgrad(gram: Tensor, *, alpha: float = 1.0) -> Solution:
     No solution exists where some a ≥ 0, a ≠ 0 has Ga = 0 (opposite gradients, Pareto stationarity): there, and where
     Newton's method did not end, the answer is MGDA's min-norm weights and `solved` is False. A zero gradient gets
     weight 0. For α ≠ 1, norms more than about ten decades apart are beyond float64.
-    Residual: max_i |w_i^{1/α} (Gw)_i − 1|.
+    Residual: the largest `|w_i^{1/α} (Gw)_i − 1|`.
     """
     power = 1 / alpha
     weights, parts, solved = _solve(gram, power)

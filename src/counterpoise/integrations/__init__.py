@@ -1,1 +1,5 @@
-"""At home in other loops. Each module imports its framework, and nothing imports them but you."""
+"""At home in other loops. Each module but `readings` imports its framework, and nothing imports them but you."""
+
+from .readings import readings
+
+__all__ = ["readings"]

@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..aggregation import Aggregation
 from ..balancer import Balancer
 from ..distributed import average_gradients
+from .readings import readings
 
 
 class Balanced:
@@ -56,7 +57,7 @@ class Balanced:
             done = {id(p) for p in self.shared_parameters() or ()} if exact else set()
             average_gradients(p for p in self.parameters() if id(p) not in done)  # type: ignore[attr-defined]
         if self.trainer.loggers and (self.trainer.global_step + 1) % self.trainer.log_every_n_steps == 0:
-            self.log_dict(self._readings())  # type: ignore[attr-defined]
+            self.log_dict(readings(self.balancer))  # type: ignore[attr-defined]
 
     def on_train_epoch_end(self) -> None:
         super().on_train_epoch_end()  # type: ignore[misc]
@@ -66,19 +67,6 @@ class Balanced:
         wrapper = self.trainer.strategy.model
         wrapped = isinstance(wrapper, DistributedDataParallel) and isinstance(self.balancer, Aggregation)
         return wrapper if wrapped else None
-
-    def _readings(self) -> dict[str, Tensor]:
-        """What the last step did, by task: weight/…, and for BPGS theta/… and z_over_tau/…."""
-        chart = getattr(getattr(self.balancer, "weighting", None) or self.balancer, "chart", None)
-        columns = {"weight": self.balancer.weights}
-        if chart is not None:
-            columns |= {"theta": chart.theta, "z_over_tau": chart.z_over_tau}
-        return {
-            f"{name}/{task}": value
-            for name, values in columns.items()
-            if values is not None
-            for task, value in zip(self.balancer.tasks, values.unbind(-1), strict=True)
-        }
 
 
 def _balanced(step: Callable[..., Any]) -> Callable[..., Any]:

@@ -36,7 +36,8 @@ def stress_curves(frames: Mapping[str, pd.DataFrame]) -> Drawing:
 def curves(study: Study, frame: pd.DataFrame) -> Drawing:
     """One study's scores against the scale factor: a column for each of its tables, a row for each score."""
     run = set(frame["condition"])
-    parts = {name: cs for name, cs in study.parts().items() if "scale" in dict(cs[0].options) and cs[0].key in run}
+    begun = {name: cs for name, cs in study.parts().items() if any(condition.key in run for condition in cs)}
+    parts = {name: cs for name, cs in begun.items() if "scale" in dict(cs[0].options)}
     metrics = [metric for metric in study.metrics if metric in METRICS]
     panels = []
     for metric in metrics:
