@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from ..engine import processors
 from .drawing import Axis, Bars, Cells, Dots, Drawing, Line, Look, Panel, Rule, Words
@@ -32,6 +33,7 @@ RC: dict[Any, Any] = {
     "figure.dpi": 200,
 }
 BLACK = "#222222"
+FEW = 5  # steps between ticks: panels are small, and ticks are what takes longest to draw
 
 
 def save_all(drawings: Mapping[Path, Drawing]) -> list[Path]:
@@ -72,7 +74,7 @@ def inked(drawing: Drawing) -> Figure:
         rows = -(-len(drawing.panels) // drawing.columns)
         heights = [drawing.panels[row * drawing.columns].tall for row in range(rows)]
         first = drawing.panels[0]
-        alike = not first.bare and all(panel.x == first.x for panel in drawing.panels)
+        alike = rows > 1 and not first.bare and all(panel.x == first.x for panel in drawing.panels)
         axes = figure.subplots(
             rows, drawing.columns, squeeze=False, sharex="col" if alike else False,
             sharey="row" if drawing.shared else False, gridspec_kw={"height_ratios": heights},
@@ -127,6 +129,8 @@ def _panel(axis: Axes, panel: Panel) -> None:
 def _axis(axis: Axes, name: str, wanted: Axis) -> None:
     part = {"x": axis.xaxis, "y": axis.yaxis}[name]
     part.set_label_text(wanted.label)
+    if wanted.ticks is None and not wanted.log:
+        part.set_major_locator(MaxNLocator(FEW, steps=[1, 2, 2.5, 5, 10]))
     if wanted.log:
         (axis.set_xscale if name == "x" else axis.set_yscale)("log")
     if wanted.ticks is not None:
@@ -161,7 +165,7 @@ def _bars(axis: Axes, mark: Bars) -> None:
 
 
 def _rule(axis: Axes, mark: Rule) -> None:
-    look: Any = {"color": BLACK, "linewidth": 1.1 if mark.strong else 0.8, "linestyle": "--" if mark.name else "-"}
+    look: Any = {"color": BLACK, "linewidth": 1.1 if mark.strong else 0.8, "linestyle": "--" if mark.strong else "-"}
     if mark.across == "x":
         axis.axhline(mark.at, **look)
         place: Any = {"xy": (1, mark.at), "xycoords": ("axes fraction", "data")}
