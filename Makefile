@@ -22,6 +22,7 @@ bench: .venv/ready  ## every benchmark, and the tables of benchmarks/README.md
 	$(BIN)/python benchmarks/passes.py
 	$(BIN)/python benchmarks/stacked.py
 	$(BIN)/python benchmarks/doctor.py
+	PYTHONPATH=tests $(BIN)/python benchmarks/report.py
 	$(BIN)/python benchmarks/render.py
 
 docs: .venv/ready  ## the site in build/docs: warnings are errors, links within it are checked

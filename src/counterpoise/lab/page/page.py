@@ -22,7 +22,7 @@ from ..files import write_whole
 from ..report import Book, ledger, ranks, saturation, tables
 from ..report.drawing import Drawing, Look
 from ..report.tables import Standing
-from ..studies import Cell, Study
+from ..studies import STUDIES, Cell, Study
 from ..studies.base import RAW
 from .gather import Edition, Gathered, editions, seeds_of
 from .plots import Plot, plots
@@ -44,6 +44,12 @@ class Row:
     verdict: ledger.Verdict
     lines: list[dict[str, str]]
     parts: list[str]
+
+    @property
+    def said(self) -> list[str]:
+        """The paper's value of each line; once, where all are the same."""
+        found = [line["paper"] for line in self.lines]
+        return found[:1] if len(set(found)) == 1 else found
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,7 @@ class Trained:
 class Section:
     """A study."""
 
+    study: str
     anchor: str
     title: str
     question: str
@@ -129,6 +136,8 @@ def write(gathered: Gathered, folder: Path) -> list[Path]:
             sections[-1].files = [n for n in names if _belongs(n, study.name, drawn[study.name])]
         charts += _charts(book, edition)
     rows.sort(key=lambda row: ORDER.index(row.verdict))
+    order = list(STUDIES)
+    sections.sort(key=lambda section: order.index(section.study))
     html = render(sections, rows, charts, gathered)
     page = folder / "index.html"
     write_whole(page, html.encode(), durable=False)
@@ -228,6 +237,7 @@ def _section(
         facts.append(f"{missing} runs of its grid are not here")
     agreement = ledger.agreement(study, frame)
     return Section(
+        study.name,
         anchor,
         study.title,
         study.question,
@@ -301,19 +311,23 @@ def _plotted(name: str, drawing: Drawing) -> Plotted:
 
 
 def _strips(study: Study, cells: Sequence[Cell], gathered: Gathered) -> Iterator[Strip]:
-    """For each table of a study: what is true, and each method's predictions at its first seed."""
+    """For each table of a study: what is true, where that is here, and each method's predictions at its first seed."""
     for condition in study.conditions:
         sheets: dict[str, tuple[str, tuple[str, ...], str]] = {}
         for cell in cells:
+            if cell.condition != condition or cell.method in sheets:
+                continue
             found = gathered.runs[cell.run.key]
             predicted, truth = found.picture(PREDICTED), found.picture(TRUTH)
-            if cell.condition != condition or predicted is None or truth is None or cell.method in sheets:
+            if predicted is None:
                 continue
-            sheets.setdefault("", ("the image, and what is true of it", COLUMNS[TRUTH], _embedded(truth)))
+            if truth is not None:  # data that may not be handed on are left out of published runs
+                sheets.setdefault("", ("the image, and what is true of it", COLUMNS[TRUTH], _embedded(truth)))
             name = f"{cell.method}, seed {cell.run.seed}"
             sheets[cell.method] = (name, COLUMNS[PREDICTED], _embedded(predicted))
         if sheets:
-            yield Strip(condition.part or condition.key, list(sheets.values()))
+            truth_first = sorted(sheets.items(), key=lambda sheet: sheet[0] != "")
+            yield Strip(condition.part or condition.key, [sheet for _, sheet in truth_first])
 
 
 def _embedded(picture: bytes) -> str:

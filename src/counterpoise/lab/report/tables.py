@@ -112,7 +112,7 @@ def entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Ent
                     values = here[metric]
                     said = study.paper.get(metric, {}).get(method, {}).get(condition.key)
                     paper_mean, paper_sd = said or (None, None)
-                    sd = float(values.std(ddof=study.ddof)) if len(values) > study.ddof else 0.0
+                    sd = float(values.std(ddof=study.ddof)) if len(values) > 1 else float("nan")
                     mean = float(values.mean()) if len(values) else float("nan")
                     place = (study.name, part, metric, method, condition.key, condition.head or condition.key)
                     # A table of many metrics has no common digit: it agrees within two of the paper's deviations.
