@@ -76,8 +76,7 @@ class Entry:
         return self.count == 0 or self.difference is None or abs(self.difference) <= self.tolerance
 
     def ours(self) -> str:
-        one = self.count == 1  # has no spread
-        return "–" if self.count == 0 or self.mean != self.mean else spread(self.mean, None if one else self.sd)
+        return "–" if self.count == 0 or self.mean != self.mean else spread(self.mean, self.sd)
 
     def paper(self) -> str:
         return "" if self.paper_mean is None else spread(self.paper_mean, self.paper_sd)
