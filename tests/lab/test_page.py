@@ -5,17 +5,16 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 from browser import Open, overflow
+from invented import invented
 from typer.testing import CliRunner
 
 from counterpoise.cli import app
 from counterpoise.lab.data.pictures import PREDICTED, TRUTH
-from counterpoise.lab.engine import Run, Store, spec
+from counterpoise.lab.engine import Store, spec
 from counterpoise.lab.page import gather, write
 from counterpoise.lab.page.gather import editions, seeds_of
 from counterpoise.lab.page.page import ORDER
@@ -25,37 +24,6 @@ from counterpoise.lab.studies.dense import on_scenes
 
 EVIL = "<script>alert('x')</script>&\"<b>"
 TASKS = ("seg", "depth", "normals")
-
-
-def invented(run: Run, tasks: tuple[str, ...], epochs: int = 4) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """A history and a result such as a trainer leaves, made up from the run's key."""
-    draw = np.random.default_rng(int(run.key[:8], 16))
-    level, history = draw.normal(0.6, 0.02), []
-    metrics = dict.fromkeys(("miou", "pixel_accuracy", "within_11", "within_22", "within_30"), 0.5)
-    metrics |= {"abs_rel": 0.2, "rmse": 0.8, "angle": 25.0, "angle_median": 20.0, "total_loss": 2.0}
-    for epoch in range(1, epochs + 1):
-        z = (draw.uniform(-0.9, 0.9, len(tasks))).tolist()
-        charted = run.recipe.name == "bpgs"
-        row: dict[str, Any] = {
-            "epoch": epoch,
-            "loss": [1.0] * len(tasks),
-            "weight": draw.dirichlet([3.0] * len(tasks)).tolist(),
-        }
-        row |= {"macro": level, "worst": level - 0.2, "monitor": -level, "score": [level] * len(tasks)}
-        row |= {"metrics": {name: value * draw.normal(1, 0.05) for name, value in metrics.items()}}
-        row |= {
-            "chart": {"z_over_tau": z, "theta": (2 * np.arctanh(z)).tolist(), "mu": 0.0, "std": 1.0} if charted else {}
-        }
-        history.append(row)
-    last = history[-1]
-    result = {
-        "epochs": epochs,
-        "macro": level,
-        "worst": level - 0.2,
-        "scores": dict(zip(tasks, last["score"], strict=True)),
-    }
-    result |= {"weights": dict(zip(tasks, last["weight"], strict=True)), "chart": last["chart"], "peak": 0.95}
-    return history, result | {"metrics": last["metrics"], "best": {"epoch": 1, "value": level}}
 
 
 def finish(store: Store, study: Study, seeds: tuple[int, ...], tasks: tuple[str, ...], pictures: bool = False) -> int:

@@ -59,6 +59,7 @@ class Columns(Workload):
         kwargs: dict[str, Any] = {"head_dropout": self.labels} | first.model.kwargs
         seeds = [run.seed for run in runs]
         self.model = StackedTrunk(seeds, data.x.shape[1], len(self.tasks), **kwargs).to(device)
+        self.model.sparse_heads = self.passes == "auto" and self.schedule.precision == "fp32"
         self.network = self.model
         self.rows = torch.arange(self.replicas, device=device).unsqueeze(1)
 
@@ -71,9 +72,8 @@ class Columns(Workload):
     def crowd(cls, run: Run) -> int | None:
         """A wide network fills a core by itself, and runs that stop early would wait for the last of their stack."""
         model = run.model.kwargs
-        if model.get("trunk", "residual") == "residual":
-            return 1
-        return 3 if model.get("width", 256) * run.schedule.batch_size > FILLS_A_CORE else None
+        deep = model.get("trunk", "residual") == "residual"
+        return 1 if deep or model.get("width", 256) * run.schedule.batch_size > FILLS_A_CORE else None
 
     @classmethod
     def burden(cls, run: Run) -> int:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...functional.random import random_bits
+from .heads import wide_heads
 
 LANES = 4  # decisions that dropout takes from 64 random bits
 
@@ -52,13 +53,18 @@ class Dropouts(nn.Module):
         self.register_buffer("counter", torch.zeros((), dtype=torch.long))
 
     def forward(self, x: Tensor) -> Tensor:
+        kept = self.kept(x.shape, x.dtype)
+        return x if kept is None else x * kept
+
+    def kept(self, shape: torch.Size, dtype: torch.dtype) -> Tensor | None:
+        """The next factors: 0, or what makes up for the zeros; None where nothing is dropped."""
         if not self.training or self.p == 0:
-            return x
-        count = x[0].numel()
+            return None
+        count = shape[1:].numel()
         bits = random_bits(self.seeds, self.counter.expand(len(self.seeds)), -(-count // LANES))
         self.counter += 1
         kept = bits.view(torch.int16)[:, :count] >= round(self.p * 2**16) - 2**15
-        return x * kept.view(x.shape).to(x.dtype).mul_(1 / (1 - self.p))
+        return kept.view(shape).to(dtype).mul_(1 / (1 - self.p))
 
 
 class Block(nn.Module):
@@ -102,7 +108,7 @@ class StackedTrunk(nn.Module):
         super().__init__()
         if trunk not in ("residual", "plain"):
             raise ValueError(f"unknown trunk {trunk!r}, expected 'residual' or 'plain'")
-        self.tasks, self.residual = tasks, trunk == "residual"
+        self.residual = trunk == "residual"
         pairs = [(width, 4 * width), (4 * width, width)] * depth if self.residual else [(width, width)] * (depth - 1)
         trunk_shapes = [(inputs, width), *pairs]
         head_shapes = [(width, head), (head, 1)] if head else [(width, 1)]
@@ -111,7 +117,8 @@ class StackedTrunk(nn.Module):
         layers = [StackedLinear([copy[i] for copy in copies]) for i in range(len(trunk_shapes))]
         heads = [StackedLinear([copy[i] for copy in copies]) for i in range(len(trunk_shapes), len(copies[0]))]
         self.dropout = Dropouts(seeds, dropout)
-        self.head_dropout = self.dropout if head_dropout else nn.Identity()
+        self.head_dropout = head_dropout
+        self.sparse_heads = False  # see wide_heads
         self.input = layers[0]
         if self.residual:
             self.input_scale = StackedLayerNorm(len(seeds), width)  # not called a norm: the authors' decays
@@ -163,7 +170,8 @@ class StackedTrunk(nn.Module):
         z = self.features(x)
         if "hidden_weight" not in self.heads:
             return torch.baddbmm(self.heads["bias"], z, self.heads["weight"])
-        hidden = torch.baddbmm(self.heads["hidden_bias"], z, self.heads["hidden_weight"])
-        hidden = self.head_dropout(F.silu(hidden)).unflatten(-1, (self.tasks, -1))
-        out: Tensor = (hidden * self.heads["weight"].mT.unsqueeze(1)).sum(-1) + self.heads["bias"]
-        return out
+        weight, bias = self.heads["hidden_weight"], self.heads["hidden_bias"]
+        shape = torch.Size((*z.shape[:2], weight.shape[-1]))
+        kept = self.dropout.kept(shape, z.dtype) if self.head_dropout else None
+        out = wide_heads(z, weight, bias, self.heads["weight"], kept, sparse=self.sparse_heads)
+        return out + self.heads["bias"]  # type: ignore[no-any-return]

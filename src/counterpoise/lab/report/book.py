@@ -113,10 +113,9 @@ class Book:
                 written.append(_write(folder / "tables" / f"saturation.{suffix}", text))
         parts = sorted(path.stem for path in written if path.suffix == ".tex")
         written.append(_write(folder / "tables" / "all.tex", latex.document(parts)))
-        for study in self.studies:
-            for name, drawing in (self.drawings(study) if drawn is None else drawn[study.name]).items():
-                written += ink.save(drawing, folder / "figures" / name)
-        return written
+        drawn = {study.name: self.drawings(study) for study in self.studies} if drawn is None else drawn
+        figures = {folder / "figures" / name: one for each in drawn.values() for name, one in each.items()}
+        return written + ink.save_all(figures)
 
     def drawings(self, study: Study) -> dict[str, Drawing]:
         """Every figure of a study by the name of its file: what can be drawn from the runs that are here."""

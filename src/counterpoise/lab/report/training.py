@@ -55,7 +55,7 @@ def metric_panel(found: pd.DataFrame, looks: Mapping[str, Look], metric: str, ti
 
 def band(label: str, runs: pd.DataFrame, column: str, drawn: Look) -> list[Mark]:
     """The mean over seeds as far as all were trained, ± 1 sd; and, where they stopped at different times, where."""
-    table = runs.pivot_table(index="epoch", columns="seed", values=column, aggfunc="first").astype(float)
+    table = runs.set_index(["epoch", "seed"])[column].astype(float).unstack()
     together = table.dropna()
     if not len(together):
         return []

@@ -25,7 +25,7 @@
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: css("--ink") },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       margin: { l: 8, r: 12, t: 10, b: 8, pad: 2 }, autosize: true,
-      ...(printing ? { autosize: false, width: columns(plot) === 2 ? 330 : 680 } : {}),
+      ...(printing ? { autosize: false, width: columns(plot) === 2 ? 330 : 680, height: plot.clientHeight } : {}),
       hoverlabel: { bgcolor: css("--soft"), bordercolor: css("--line"), font: { color: css("--ink") } },
     });
     return { data, layout };

@@ -1,0 +1,34 @@
+"""Runs that nobody trained: histories and results such as trainers leave, made up from a run's key.
+
+For looking at reports, and for measuring how long they take.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from counterpoise.lab.engine import Run
+
+METRICS = {
+    "miou": 0.3, "pixel_accuracy": 0.6, "within_11": 0.25, "within_22": 0.5, "within_30": 0.6, "abs_rel": 0.2,
+    "rmse": 0.8, "angle": 26.0, "angle_median": 20.0, "total_loss": 2.0, "macro_f1": 0.43, "micro_f1": 0.6,
+    "hamming": 0.77, "r2": -0.4, "mae": 23.0,
+}  # fmt: skip
+
+
+def invented(run: Run, tasks: tuple[str, ...], epochs: int = 4) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """A history and a result."""
+    draw = np.random.default_rng(int(run.key[:8], 16))
+    level, history = draw.normal(0.6, 0.02), []
+    for epoch in range(1, epochs + 1):
+        z = draw.uniform(-0.9, 0.9, len(tasks))
+        chart = {"z_over_tau": z.tolist(), "theta": (2 * np.arctanh(z)).tolist(), "mu": 0.0, "std": 1.0}
+        row: dict[str, Any] = {"epoch": epoch, "macro": level, "worst": level - 0.2, "monitor": -level}
+        row |= {"loss": [1.0] * len(tasks), "weight": draw.dirichlet([3.0] * len(tasks)).tolist()}
+        row |= {"metrics": {name: value * draw.normal(1, 0.05) for name, value in METRICS.items()}}
+        history.append(row | {"chart": chart if run.recipe.name == "bpgs" else {}})
+    last = history[-1]
+    result = {name: last[name] for name in ("macro", "worst", "metrics", "chart")}
+    result |= {"epochs": epochs, "peak": 0.95, "best": {"epoch": 1, "value": level}}
+    result |= {"weights": dict(zip(tasks, last["weight"], strict=True)), "scores": dict.fromkeys(tasks, level)}
+    return history, result
