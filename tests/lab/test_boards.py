@@ -30,6 +30,11 @@ def cells(seeds: tuple[int, ...] = (42, 43)) -> list[Cell]:
     return [c for c in grid if c.method in ("BPGS", "Kendall") and c.condition.key == "×100"]
 
 
+def train(out: Path, seeds: tuple[int, ...]) -> None:
+    for stack in plan([cell.run for cell in cells(seeds)], Store(out)):
+        execute(stack, out)
+
+
 def events(folder: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
     """For each run's folder each tag's points."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -46,13 +51,14 @@ def events(folder: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
 def test_tensorboard_has_each_point_once(tmp_path: Path) -> None:
     runs, board = tmp_path / "runs", tmp_path / "board"
     store, all_cells = Store(runs), cells()
-    # Killed after its first epoch, resumed by the command; then the same command again.
+    # Killed after its first epoch, resumed by the command; then everything again, with one more seed.
     (stack,) = plan([cell.run for cell in all_cells], store)
     with pytest.raises(KeyboardInterrupt):
         execute(stack, runs, checkpoint_seconds=0.0, after_epoch=_stop)
     reproduce(runs, "--seeds", "42-43", "--tensorboard", str(board))
     first = events(board)
-    reproduce(runs, "--seeds", "42-44", "--tensorboard", str(board))
+    train(runs, (44,))
+    Boards([TensorBoard(board)], cells((42, 43, 44)), store).finished()
     second = events(board)
     assert len(first) == 4
     assert len(second) == 6
@@ -90,7 +96,7 @@ def test_a_board_that_fails_does_not_stop_the_runs(tmp_path: Path) -> None:
         def log(self, cell: Cell, store: Store) -> None:
             raise OSError("no space left")
 
-    reproduce(tmp_path, "--seeds", "42")
+    train(tmp_path, (42,))
     boards = Boards([Broken()], cells((42,)), Store(tmp_path))
     with pytest.warns(UserWarning, match="Broken: no space left"):
         boards.finished()
@@ -187,8 +193,9 @@ def test_mlflow_has_each_point_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Against a client of our own; the next test is against MLflow's, where that is installed."""
     fake_mlflow(monkeypatch)
     store, uri = Store(tmp_path), f"fake:{tmp_path}"
-    for _ in range(2):
-        reproduce(tmp_path, "--seeds", "42-43", "--mlflow", uri)
+    train(tmp_path, (42,))
+    reproduce(tmp_path, "--seeds", "42-43", "--mlflow", uri)
+    Boards([MLflow(uri)], cells(), store).finished()
     (runs,) = FAKES[uri].values()
     assert set(runs) == {cell.run.key for cell in cells()}
     assert all(run.info.status == "FINISHED" for run in runs.values())
@@ -209,8 +216,9 @@ def test_the_real_mlflow_has_each_point_once(tmp_path: Path, monkeypatch: pytest
     from mlflow import MlflowClient
 
     store, uri = Store(tmp_path / "runs"), (tmp_path / "ml").as_uri()
+    train(tmp_path / "runs", (42,))
     for _ in range(2):
-        reproduce(tmp_path / "runs", "--seeds", "42", "--mlflow", uri)
+        Boards([MLflow(uri)], cells((42,)), store).finished()
     client = MlflowClient(tracking_uri=uri)
     found = client.search_runs([e.experiment_id for e in client.search_experiments()])
     assert {run.data.tags[TAG] for run in found} == {cell.run.key for cell in cells((42,))}

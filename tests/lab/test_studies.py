@@ -171,7 +171,7 @@ def test_each_method_is_shown_at_its_best_learning_rate_and_the_best_method_firs
     lines = (tmp_path / "report/tables" / f"{study.name}.md").read_text().splitlines()
     rows = [line for line in lines if "0.01" in line][:2]
     assert [row.split("|")[1:3] for row in rows] == [
-        [" BPGS (0.01) ", " 0.700 ± 0.000 "],
+        [" BPGS (0.01) ", " **0.700 ± 0.000** "],
         [" UWSO (0.01) ", " 0.600 ± 0.000 "],
     ]
     assert len((tmp_path / "report/runs" / f"{study.name}.csv").read_text().splitlines()) == 33

@@ -60,10 +60,11 @@ class TensorBoard:
 
     def __init__(self, folder: Path) -> None:
         try:
+            from tensorboard.compat.proto.summary_pb2 import Summary
             from torch.utils.tensorboard import SummaryWriter
         except ModuleNotFoundError as missing:
             raise BoardError(f"TensorBoard needs {missing.name}: pip install 'counterpoise[tensorboard]'") from missing
-        self.writer, self.folder = SummaryWriter, folder
+        self.writer, self.summary, self.folder = SummaryWriter, Summary, folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -78,9 +79,9 @@ class TensorBoard:
         shutil.rmtree(draft, ignore_errors=True)
         with self.writer(str(draft)) as writer:
             writer.add_text("run", f"```\n{cell.run.canonical()}\n```")
-            for epoch, values in points(cell.run, store):
-                for name, value in values.items():
-                    writer.add_scalar(name, value, epoch)
+            for epoch, values in points(cell.run, store):  # one event for each epoch: add_scalar would write one each
+                scalars = [self.summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+                writer.file_writer.add_summary(self.summary(value=scalars), epoch)
         (draft / MARK).write_text(of)
         shutil.rmtree(home, ignore_errors=True)
         os.replace(draft, home)

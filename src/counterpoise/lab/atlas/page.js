@@ -10,11 +10,12 @@ const START = {
   tasks: 3, losses: [1.2, 0.6, 0.25, 0.1], scaled: 0, factor: 100, steps: 480, when: "start",
   norms: [1, 1, 1, 1], cosines: [0.2, -0.3, 0.1, 0.1, 0, 0.2], view: "contribution", first: "static",
 };
+const GROWN = { tasks: 3, losses: START.losses, factor: 1000, steps: 480, view: "contribution" };
 const CONFLICT = { losses: [1, 1, 1, 1], cosines: [-0.6, 0.4, -0.5, 0.3, -0.2, 0.1], view: "progress" };
 const PRESETS = {
   "Alike": { losses: [1, 1, 1, 1], factor: 1, steps: 480, when: "start", cosines: [0.3, 0.3, 0.3, 0.3, 0.3, 0.3] },
-  "×1000 from the start": { losses: START.losses, factor: 1000, steps: 480, when: "start", view: "contribution" },
-  "×1000 later": { losses: START.losses, factor: 1000, steps: 480, when: "later", view: "contribution" },
+  "×1000 from the start": { ...GROWN, scaled: 0, when: "start" },
+  "×1000 later": { ...GROWN, scaled: 2, when: "later" },
   "Conflict": { ...CONFLICT, factor: 1 },
   "Conflict and ×100": { ...CONFLICT, factor: 100 },
 };
