@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +54,45 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path: Path)
     assert len(victims) == 1
     assert len(pool.jobs) == len(stacks()) + 1
     assert files(tmp_path / "killed") == files(tmp_path / "calm")
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from lab.test_executors import stacks
+from counterpoise.lab.engine.executors import Processes
+
+if __name__ == "__main__":
+    job = Processes(1).start(stacks(10**6)[0], Path(sys.argv[1]))
+    print(job.process.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_workers_do_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    command = [sys.executable, str(script), str(tmp_path / "runs")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path}) as parent:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        assert alive(worker)
+        parent.kill()
+    for _ in range(600):
+        if not alive(worker):
+            return
+        time.sleep(0.1)
+    os.kill(worker, signal.SIGKILL)
+    pytest.fail("the worker goes on without its parent")
 
 
 def test_a_worker_that_dies_every_time_is_given_up(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """Where stacks run: here, in local processes, or on a Ray cluster."""
 
 import multiprocessing
+import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections import deque
@@ -134,11 +136,20 @@ class _Process:
 
 def _work(stack: Stack, root: Path, words: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group: the parent decides
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         execute(stack, root)
     except Exception:
         words.send(traceback.format_exc())
         raise SystemExit(1) from None
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed cannot end its workers: they leave by themselves. What is on disk is whole."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 @contextmanager

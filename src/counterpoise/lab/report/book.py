@@ -64,7 +64,8 @@ class Book:
             if study.layout == "ranks":
                 console.print(Markdown(ranks.markdown(ranks.rankings(study, self.frames[study.name]))))
             else:
-                for table in tables.terminal(study, tables.entries(study, self.frames[study.name], seeds), seeds):
+                cells = tables.entries(study, self.frames[study.name], seeds)
+                for table in tables.terminal(study, cells, seeds, console.width):
                     console.print(table, "", sep="\n")
             if study.claims:
                 console.print(ledger.terminal(self.judgements[study.name]))

@@ -1,8 +1,8 @@
 """Tables: ours beside the paper's, for the terminal, CSV and Markdown."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pandas as pd
@@ -212,10 +212,10 @@ def spoken(seeds: Sequence[int]) -> str:
     return f"seed{'s' if len(listed) > 1 else ''} {', '.join(map(str, listed))}"
 
 
-def terminal(study: Study, cells: Sequence[Entry], seeds: Sequence[int]) -> list[Table]:
-    """Rich tables; the paper's number stands under ours, in red where they differ."""
+def terminal(study: Study, cells: Sequence[Entry], seeds: Sequence[int], width: int = 80) -> list[Table]:
+    """Rich tables no wider than `width`; the paper's number stands under ours, in red where they differ."""
     tables = []
-    for grid in grids(study, cells):
+    for grid in (part for whole in grids(study, cells) for part in _cut(whole, width)):
         title = caption(study, grid, seeds)
         table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
         table.show_edge = False
@@ -226,6 +226,23 @@ def terminal(study: Study, cells: Sequence[Entry], seeds: Sequence[int]) -> list
             table.add_row(Text(method), *(_cell(entry) for entry in row))
         tables.append(table)
     return tables
+
+
+def _cut(grid: Grid, width: int) -> Iterator[Grid]:
+    """A wide table as several, with as many of its columns in each as fit."""
+    left = width - max(map(len, grid.rows), default=0) - 1
+    columns = [
+        [head, *(text for row in grid.rows.values() for text in (row[i].ours(), row[i].paper()))]
+        for i, head in enumerate(grid.heads)
+    ]
+    widths = [max(map(len, texts)) + 1 for texts in columns]
+    start = 0
+    while start < len(widths):
+        stop = start + 1
+        while stop < len(widths) and sum(widths[start : stop + 1]) <= left:
+            stop += 1
+        yield replace(grid, heads=grid.heads[start:stop], rows={m: row[start:stop] for m, row in grid.rows.items()})
+        start = stop
 
 
 def _cell(entry: Entry) -> Text:
@@ -244,7 +261,7 @@ def markdown(study: Study, cells: Sequence[Entry], seeds: Sequence[int]) -> str:
     blocks = []
     emphasis: dict[Standing, str] = {"": "{}", "best": "**{}**", "second": "<ins>{}</ins>"}
     for grid in grids(study, cells):
-        theirs = " (the paper's in parentheses)" if any(e.paper_mean is not None for e in cells) else ""
+        theirs = " (the paper's in parentheses)" if any(e.paper() for row in grid.rows.values() for e in row) else ""
         lines = [f"**{caption(study, grid, seeds)}**{theirs}", ""]
         lines += [f"| method | {' | '.join(grid.heads)} |", "|" + " --- |" * (len(grid.heads) + 1)]
         marks = standings(grid)
