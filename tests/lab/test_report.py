@@ -61,6 +61,14 @@ def test_what_noise_could_have_made_is_undecided() -> None:
     assert judged(ahead("Kendall", ["BPGS"], ["×1"]), frame(STUDY, noise=0.05)).verdict == "undecided"
 
 
+def test_one_seed_decides_nothing() -> None:
+    statement = ahead("BPGS", ["Kendall"], ["×1000"])
+    assert judged(statement, frame(STUDY), (42, 43)).verdict == "holds"
+    alone = judged(statement, frame(STUDY), (42,))
+    assert alone.verdict == "undecided"
+    assert alone.decisive.ours == pytest.approx(0.778 - 0.637)
+
+
 def test_a_conjunction_is_as_strong_as_its_weakest_part() -> None:
     both = (score("BPGS", "×1") > 0.5) & (score("BPGS", "×10") > 0.99)
     judgement = judged(both, frame(STUDY))

@@ -218,6 +218,8 @@ def _line(judgement: ledger.Judgement) -> dict[str, str]:
 
 
 def _finding(finding: ledger.Finding) -> str:
+    if finding.low != finding.low:
+        return _signed(finding.ours)
     return f"{_signed(finding.ours)} [{_signed(finding.low)}, {_signed(finding.high)}]"
 
 

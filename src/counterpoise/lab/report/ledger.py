@@ -94,7 +94,8 @@ def _judge(
             continue
         with np.errstate(divide="ignore", invalid="ignore"):  # one seed alone has no deviation
             ours = float(part.quantity.evaluate(_means(values, np.arange(len(seeds)))))
-            low, high = _interval(part, values, len(seeds))
+            # One seed of several has no spread: nothing is decided by it.
+            low, high = _interval(part, values, len(seeds)) if len(seeds) > 1 or same else (np.nan, np.nan)
         margin, verdict = _verdict(part, ours, low, high, same)
         findings.append(Finding(paper, ours, low, high, _effect(part, values), margin, verdict))
     return tuple(findings)
