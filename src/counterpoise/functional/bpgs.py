@@ -5,12 +5,12 @@ not finite count as absent: weight 0, no gradient, statistics over the tasks tha
 """
 
 import math
-from collections.abc import Callable
-from typing import Literal, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import Literal, NamedTuple, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
+from .compiling import pure
 from .masking import masked_mean, masked_softmax, split_absent
 from .step import Step, finish
 
@@ -35,15 +35,6 @@ class ChartOptions(Anchor, total=False):
 
 EXPONENT_LIMIT = 600.0  # ω·L must stay under the range of float64: 0 · ∞ would poison θ
 CALIBRATION_EDGE = 1e-4  # calibration keeps σ(θ) this far from 0 and 1
-
-
-Function = TypeVar("Function", bound=Callable[..., object])
-
-
-def _pure(function: Function) -> Function:
-    """Lets a compiler take the function as it is: guards on what stands inside cost more than the step."""
-    torch.compiler.allow_in_graph(function)
-    return function
 
 
 class Chart(NamedTuple):
@@ -101,7 +92,7 @@ def bpgs_chart(
     return Chart(mu, std, width, position, upper * lower, s, omega, alpha, theta)
 
 
-@_pure
+@pure
 def bpgs_calibrate(
     theta: Tensor,
     losses: Tensor,
@@ -122,7 +113,7 @@ def bpgs_calibrate(
     return torch.where(present & ~calibrated, start, theta.detach()), calibrated | present
 
 
-@_pure
+@pure
 def bpgs(
     theta: Tensor,
     losses: Tensor,

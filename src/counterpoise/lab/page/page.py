@@ -19,7 +19,7 @@ from ..data.images import CLASSES
 from ..data.pictures import CLASS_COLOURS, COLUMNS, PREDICTED, TRUTH
 from ..engine import Recipe, Run
 from ..files import write_whole
-from ..report import Book, ledger, ranks, saturation, tables
+from ..report import Book, ink, ledger, ranks, saturation, tables
 from ..report.drawing import Drawing, Look
 from ..report.tables import Standing
 from ..studies import STUDIES, Cell, Study
@@ -112,6 +112,11 @@ class Section:
 
 def write(gathered: Gathered, folder: Path) -> list[Path]:
     """Writes index.html and, beside it, tables, ledger, scores and figures. Returns what was written."""
+    with ink.Press() as press:  # prints while the page is made
+        return _write(gathered, folder, press)
+
+
+def _write(gathered: Gathered, folder: Path, press: ink.Press) -> list[Path]:
     sections, rows, charts, written = list[Section](), list[Row](), list[Table](), list[Path]()
     for edition in editions(gathered):
         book = Book(
@@ -124,8 +129,11 @@ def write(gathered: Gathered, folder: Path) -> list[Path]:
             sets=seeds_of,
         )
         within = _slug(edition.how)
-        drawn = {study.name: book.drawings(study) for study in edition.studies}
-        made = book.write(folder / within, drawn)
+        drawn, made = dict[str, dict[str, Drawing]](), list[Path]()
+        for study in edition.studies:
+            drawn[study.name] = book.drawings(study)
+            made += press.print(drawn[study.name], folder / within / "figures")
+        made += book.write_texts(folder / within)
         written += made
         names = [path.relative_to(folder).as_posix() for path in made]
         for study in edition.studies:

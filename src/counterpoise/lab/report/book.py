@@ -76,12 +76,15 @@ class Book:
         if len(rows):
             console.print(saturation.terminal(rows))
 
-    def write(self, folder: Path, drawn: Mapping[str, Mapping[str, Drawing]] | None = None) -> list[Path]:
-        """Every run's scores; tables as CSV, Markdown and LaTeX; the ledger; the figures. Returns what was written.
+    def write(self, folder: Path) -> list[Path]:
+        """Every run's scores; tables as CSV, Markdown and LaTeX; the ledger; the figures. Returns what was written."""
+        with ink.Press() as press:
+            figures = [file for s in self.studies for file in press.print(self.drawings(s), folder / "figures")]
+            return figures + self.write_texts(folder)
 
-        `drawn` are the figures of each study, where they are known already.
-        """
-        written = []
+    def write_texts(self, folder: Path) -> list[Path]:
+        """Everything but the figures."""
+        written: list[Path] = []
         for study in self.studies:
             frame, sets = self.frames[study.name], self.sets[study.name]
             if study.layout == "ranks":
@@ -114,9 +117,7 @@ class Book:
                 written.append(_write(folder / "tables" / f"saturation.{suffix}", text))
         parts = sorted(path.stem for path in written if path.suffix == ".tex")
         written.append(_write(folder / "tables" / "all.tex", latex.document(parts)))
-        drawn = {study.name: self.drawings(study) for study in self.studies} if drawn is None else drawn
-        figures = {folder / "figures" / name: one for each in drawn.values() for name, one in each.items()}
-        return written + ink.save_all(figures)
+        return written
 
     def drawings(self, study: Study) -> dict[str, Drawing]:
         """Every figure of a study by the name of its file: what can be drawn from the runs that are here."""

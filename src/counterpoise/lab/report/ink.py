@@ -3,10 +3,10 @@
 import sys
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import matplotlib as mpl
 import numpy as np
@@ -36,26 +36,50 @@ BLACK = "#222222"
 FEW = 5  # steps between ticks: panels are small, and ticks are what takes longest to draw
 
 
-def save_all(drawings: Mapping[Path, Drawing]) -> list[Path]:
-    """Writes many; where that is safe, on all processors.
+class Press:
+    """Prints drawings; where that is safe, in the background on all processors. Leaving it waits for the last.
 
     A forked process has everything imported already, which would take longer than the drawing. It is safe as long as
     there is but one thread.
     """
-    workers = min(processors(), len(drawings))
-    if workers < 2 or sys.platform != "linux" or threading.active_count() > 1:
-        return [file for path, drawing in drawings.items() for file in save(drawing, path)]
-    with ProcessPoolExecutor(workers, get_context("fork")) as pool:
-        return [file for files in pool.map(save, drawings.values(), drawings) for file in files]
+
+    def __enter__(self) -> Self:
+        safe = processors() > 1 and sys.platform == "linux" and threading.active_count() == 1
+        self.pool = ProcessPoolExecutor(processors(), get_context("fork")) if safe else None
+        self.jobs: list[Future[None]] = []
+        return self
+
+    def print(self, drawings: Mapping[str, Drawing], folder: Path) -> list[Path]:
+        """Returns which files there will be."""
+        for name, drawing in drawings.items():
+            if self.pool is None:
+                save(drawing, folder / name)
+            else:
+                self.jobs.append(self.pool.submit(save, drawing, folder / name))
+        return [file for name in drawings for file in printed(folder / name)]
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self.pool is None:
+            return
+        with self.pool:
+            for job in self.jobs:
+                if kind is None:
+                    job.result()
+                else:
+                    job.cancel()
 
 
-def save(drawing: Drawing, path: Path) -> list[Path]:
+def printed(path: Path) -> tuple[Path, Path]:
+    return path.with_name(f"{path.name}.png"), path.with_name(f"{path.name}.pdf")
+
+
+def save(drawing: Drawing, path: Path) -> None:
     """Writes a drawing as PNG and PDF.
 
     It is laid out once and drawn once for each: `savefig` would do both twice for each, and that takes longest.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    png, pdf = (path.with_name(f"{path.name}{suffix}") for suffix in (".png", ".pdf"))
+    png, pdf = printed(path)
     figure = inked(drawing)
     canvas: Any = FigureCanvasAgg(figure)
     layout = figure.get_layout_engine()
@@ -65,7 +89,6 @@ def save(drawing: Drawing, path: Path) -> list[Path]:
     canvas.print_png(str(png))
     canvas = FigureCanvasPdf(figure)
     canvas.print_pdf(str(pdf), metadata={"CreationDate": None})
-    return [png, pdf]
 
 
 def inked(drawing: Drawing) -> Figure:
