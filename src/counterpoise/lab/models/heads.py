@@ -45,22 +45,24 @@ class _Sparse(torch.autograd.Function):
         ctx: Any, z: Tensor, hidden_weight: Tensor, hidden_bias: Tensor, weight: Tensor, kept: Tensor | None
     ) -> Tensor:
         hidden = torch.baddbmm(hidden_bias, z, hidden_weight)
-        ctx.save_for_backward(z, hidden_weight, weight, kept, hidden)
-        return _last(_active(hidden, kept), weight)
+        active = _active(hidden, kept)
+        ctx.save_for_backward(z, hidden_weight, weight, kept, hidden, active)
+        return _last(active, weight)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        z, hidden_weight, weight, kept, hidden = ctx.saved_tensors
+        z, hidden_weight, weight, kept, hidden, active = ctx.saved_tensors
         asked = gradient.ne(0).flatten(0, 1).any(0).nonzero().flatten().tolist() or [0]
         size = weight.shape[1]
         own = slice(asked[0], asked[-1] + 1)
         wide = slice(own.start * size, own.stop * size)
-        gradient, hidden, kept = gradient[..., own], hidden[..., wide], None if kept is None else kept[..., wide]
+        gradient, active = gradient[..., own], active[..., wide].unflatten(-1, (-1, size))
 
         to_active = (gradient.unsqueeze(-1) * weight[..., own].mT.unsqueeze(1)).flatten(-2)
-        to_hidden = torch.ops.aten.silu_backward(to_active if kept is None else to_active.mul_(kept), hidden)
-        active = _active(hidden, kept).unflatten(-1, (-1, size))
+        if kept is not None:
+            to_active.mul_(kept[..., wide])
+        to_hidden = torch.ops.aten.silu_backward(to_active, hidden[..., wide])
         return (
             to_hidden @ hidden_weight[..., wide].mT,
             _placed(z.mT @ to_hidden, hidden_weight.shape, wide),
