@@ -299,7 +299,7 @@ def _ranks(ranking: ranks.Ranking) -> Table:
         (str(method), [_plain(f"{value:.2f}", mark), _plain(f"{means[method]:.3f}")])
         for (method, value), mark in zip(ranking.ranks.items(), marks, strict=False)
     ]
-    return Table(f"{ranking.part}: {ranks.summary(ranking)}", ["average rank", "mean score"], rows)
+    return Table(f"{ranking.part} (Friedman p = {ranking.p:.2g})", ["average rank", "mean score"], rows)
 
 
 def _charts(book: Book, edition: Edition) -> list[Table]:

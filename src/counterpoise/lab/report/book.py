@@ -101,7 +101,7 @@ class Book:
             }
             for suffix, text in texts.items():
                 written.append(_write(folder / "tables" / f"{study.name}.{suffix}", text))
-            scores = str(self.runs[study.name].to_csv(index=False, float_format="%.5g"))
+            scores = str(self.runs[study.name].to_csv(index=False, float_format="%.9g"))
             written.append(_write(folder / "runs" / f"{study.name}.csv", scores))
         judged = [j for study in self.studies for column in self.judgements[study.name] for j in column]
         if judged:
