@@ -311,6 +311,24 @@ def test_batched_passes_are_the_loops(tmp_path: Path, monkeypatch: pytest.Monkey
     torch.testing.assert_close(trained(*runs).network.value, loop.network.value, rtol=1e-6, atol=1e-8)
 
 
+def test_factors_reach_nash_mtl_through_the_clip_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, double: None
+) -> None:
+    """Its direction does not depend on factors, but heads keep theirs, and a clip over both hands them to the trunk."""
+    toy_table.install(tmp_path, monkeypatch)
+
+    def moved(clip: float | None) -> float:
+        schedule = replace(SHORT, clip=clip)
+        methods = TABULAR_METHODS["Nash-MTL"]
+        plain, graded = (
+            trained(run(methods, 1, schedule, scale=scale, pattern="graded")).network.value for scale in (1.0, 1000.0)
+        )
+        return float((plain - graded).abs().max())
+
+    free, clipped = moved(None), moved(1.0)
+    assert clipped > 100 * free
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", ["Kendall", "FAMO", *GRADIENT])
 def test_a_device_gives_what_the_cpu_gives(
