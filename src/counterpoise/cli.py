@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 try:
-    import pandas  # noqa: F401
+    if importlib.util.find_spec("pandas") is None:  # imported where tables are made: it takes its time
+        raise ModuleNotFoundError(name="pandas")
     import typer
     from rich.console import Console
     from rich.markup import escape
@@ -33,7 +34,6 @@ from .lab.engine import CorruptWarning, Run, RunError, Stack, Store, make_execut
 from .lab.engine.ranks import started_by_torchrun
 from .lab.files import write_whole
 from .lab.progress import Watch
-from .lab.report import Book, provenance, saturation
 from .lab.studies import PAPER_STUDIES, SATURATION, STUDIES, Cell, Study, charted, find_study
 from .lab.studies.dense import on_scenes
 from .lab.studies.select import parse_seeds, select
@@ -152,6 +152,7 @@ def reproduce(
             make_executor(executor.value, jobs=jobs, address=address, device=device) as where,
             Watch(console, store, len(runs), stacks) as watch,
         ):
+            from .lab.report import Book, provenance, workshop  # takes as long as the workers to start
 
             def follow(running: Sequence[Stack], ended: Sequence[Stack]) -> None:
                 watch(running, ended)
@@ -170,7 +171,8 @@ def reproduce(
     options = {"--seeds": seeds, "--epochs": epochs, "--device": device, "--method": method, "--condition": condition}
     options |= {"--data": SCENES} if data == SCENES else {}
     made = out / "report" / "made.md"
-    write_whole(made, provenance([study.name for study in chosen], options, quick).encode())
+    told = [study.name for study in chosen]
+    write_whole(made, f"{provenance(told, options, quick)}\n{workshop(out, told)}".encode())
     written.append(made)
     console.print(f"{len(written)} files in {out / 'report'}: tables, ledger and figures")
 
@@ -189,6 +191,8 @@ def show(
 
     "saturation" is the table of how near BPGS comes to the edge of its chart, from all studies that were run.
     """
+    from .lab.report import Book, saturation
+
     if study == SATURATION:
         found = saturation.anywhere(charted(), Store(out))
         console.print(saturation.terminal(found) if len(found) else f"no run of BPGS in {out} has left its chart yet")

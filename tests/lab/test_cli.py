@@ -50,6 +50,7 @@ def test_reproduce_runs_once_and_show_shows_it(tmp_path: Path) -> None:
     assert "`counterpoise reproduce scale-stress --seeds 42 --epochs 1`" in made
     assert torch.__version__ in made
     assert str(tmp_path) not in made
+    assert re.search(rf"\| `scale-stress` \| 16 \| .* \| torch {re.escape(torch.__version__)}, .* \| \d+\.\d \|", made)
 
 
 @pytest.mark.parametrize(

@@ -96,9 +96,12 @@ class Processes:
         self.jobs: list[_Process] = []
         self.context: BaseContext = multiprocessing.get_context("spawn")
         if sys.platform != "win32":
-            # A server that has imported torch once, and forks: a worker starts in milliseconds.
+            from multiprocessing.forkserver import ensure_running
+
+            # A server that has imported torch and the command once, and forks: a worker starts in milliseconds.
             self.context = multiprocessing.get_context("forkserver")
-            self.context.set_forkserver_preload(["counterpoise.lab.engine.executors"])
+            self.context.set_forkserver_preload(["__main__", "counterpoise.lab.engine.executors"])
+            ensure_running()  # it imports while the parent goes on
 
     def start(self, stack: Stack, root: Path) -> Job:
         job = _Process(self.context, stack, root)

@@ -65,12 +65,7 @@ class Store:
         write_whole(self.folder(run) / CIRCUMSTANCES, encode(circumstances).encode(), durable=False)
 
     def circumstances(self, run: Run) -> dict[str, Any]:
-        """What was noted; empty where nothing was."""
-        try:
-            found: dict[str, Any] = json.loads((self.folder(run) / CIRCUMSTANCES).read_text())
-        except (OSError, ValueError):
-            return {}
-        return found
+        return read_circumstances(self.folder(run))
 
     def result(self, run: Run) -> dict[str, Any] | None:
         """The result of a finished run, or None. A damaged folder is named, removed, and counts as not finished."""
@@ -144,6 +139,15 @@ def read_folder(folder: Path) -> tuple[str, dict[str, Any]]:
         if digest(content) != digests[name]:
             raise ValueError(f"{name} does not match its digest")
     return contents[DESCRIPTION].decode(), json.loads(body)
+
+
+def read_circumstances(folder: Path) -> dict[str, Any]:
+    """What was noted beside a run; empty where nothing was, or nothing that can be read."""
+    try:
+        noted = json.loads((folder / CIRCUMSTANCES).read_text())
+    except (OSError, ValueError):
+        return {}
+    return noted if isinstance(noted, dict) else {}
 
 
 def digest(content: bytes) -> str:

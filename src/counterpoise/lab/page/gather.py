@@ -15,7 +15,7 @@ import pandas as pd
 from ..data.dense import DENSE
 from ..engine import Run
 from ..engine.description import parse
-from ..engine.store import CHECKPOINT, CIRCUMSTANCES, DESCRIPTION, HISTORY, PROGRESS, RESULT, read_folder
+from ..engine.store import CHECKPOINT, DESCRIPTION, HISTORY, PROGRESS, RESULT, read_circumstances, read_folder
 from ..report.frame import COLUMNS
 from ..studies import STUDIES, Cell, Study
 from ..studies.dense import on_scenes
@@ -43,11 +43,7 @@ class Found:
     @cached_property
     def circumstances(self) -> dict[str, Any]:
         """When, where and with what it was made; empty where that was not noted."""
-        try:
-            noted = json.loads((self.folder / CIRCUMSTANCES).read_text())
-        except (OSError, ValueError):
-            return {}
-        return noted if isinstance(noted, dict) else {}
+        return read_circumstances(self.folder)
 
     def picture(self, name: str) -> bytes | None:
         path = self.folder / name

@@ -1,15 +1,18 @@
-"""How a report was made: the command, the versions, the date."""
+"""How a report and its runs were made: the command, the versions, machines, dates and times."""
 
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 import counterpoise as cp
+
+from ..engine.store import read_circumstances
 
 
 def provenance(studies: Sequence[str], options: Mapping[str, Any], quick: bool) -> str:
@@ -28,3 +31,24 @@ def provenance(studies: Sequence[str], options: Mapping[str, Any], quick: bool) 
         f"- on: {machine}\n"
         f"- date: {datetime.now(UTC):%Y-%m-%d}\n"
     )
+
+
+def workshop(root: Path, studies: Sequence[str]) -> str:
+    """A table of where, when and how long the runs of a folder were trained, from what was noted beside each.
+
+    Runs of one stack share its time. Minutes are added up: runs that shared a machine waited for each other in them.
+    """
+    lines = ["| study | runs | on | with | when | minutes |", "| --- | ---: | --- | --- | --- | ---: |"]
+    for study in studies:
+        noted = [one for one in map(read_circumstances, (root / study).glob("*")) if one]
+        for where in sorted({_where(one) for one in noted}):
+            here = [one for one in noted if _where(one) == where]
+            days = sorted({one["finished"][:10] for one in here})
+            minutes = sum(one["seconds"] / one.get("runs", 1) for one in here) / 60
+            when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+            lines.append(f"| `{study}` | {len(here)} | {' | '.join(where)} | {when} | {minutes:.1f} |")
+    return "\n".join(lines) + "\n"
+
+
+def _where(noted: Mapping[str, Any]) -> tuple[str, str]:
+    return noted["machine"], f"torch {noted['torch']}, Python {noted['python']}"
