@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from counterpoise.lab.models.heads import wide_heads
+from counterpoise.lab.models.silu import silu
 
 R, N, WIDTH, SIZE, T = 2, 5, 4, 3, 4
 
@@ -50,3 +51,12 @@ def test_gradients_of_some_tasks_are_those_of_heads_one_by_one(asked: list[int],
 
 def test_finite_differences() -> None:
     assert torch.autograd.gradcheck(partial(wide_heads, sparse=True), parts(True))  # type: ignore[arg-type]
+
+
+def test_silu_is_torchs() -> None:
+    x = torch.cat((torch.linspace(-800, 800, 101), torch.randn(50))).double().requires_grad_()
+    torch.testing.assert_close(silu(x), F.silu(x))
+    (ours,), (theirs,) = (torch.autograd.grad(f(x).sum(), x) for f in (silu, F.silu))
+    torch.testing.assert_close(ours, theirs)
+    with torch.no_grad():
+        assert torch.equal(silu(x), F.silu(x))

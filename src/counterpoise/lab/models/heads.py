@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
+
+from .silu import silu, silu_and_slope
 
 
 def wide_heads(
@@ -19,14 +20,11 @@ def wide_heads(
         kept: what multiplies the hidden units (dropout).
         sparse: whether the backward pass leaves out the tasks to which no gradient comes.
     """
-    if sparse:
+    if sparse and torch.is_grad_enabled():
         out: Tensor = _Sparse.apply(z, hidden_weight, hidden_bias, weight, kept)  # type: ignore[no-untyped-call]
         return out
-    return _last(_active(torch.baddbmm(hidden_bias, z, hidden_weight), kept), weight)
-
-
-def _active(hidden: Tensor, kept: Tensor | None) -> Tensor:
-    return F.silu(hidden) if kept is None else F.silu(hidden) * kept
+    active = silu(torch.baddbmm(hidden_bias, z, hidden_weight))
+    return _last(active if kept is None else active * kept, weight)
 
 
 def _last(active: Tensor, weight: Tensor) -> Tensor:
@@ -44,25 +42,23 @@ class _Sparse(torch.autograd.Function):
     def forward(
         ctx: Any, z: Tensor, hidden_weight: Tensor, hidden_bias: Tensor, weight: Tensor, kept: Tensor | None
     ) -> Tensor:
-        hidden = torch.baddbmm(hidden_bias, z, hidden_weight)
-        active = _active(hidden, kept)
-        ctx.save_for_backward(z, hidden_weight, weight, kept, hidden, active)
+        active, slope = silu_and_slope(torch.baddbmm(hidden_bias, z, hidden_weight))
+        if kept is not None:
+            active, slope = active.mul_(kept), slope.mul_(kept)
+        ctx.save_for_backward(z, hidden_weight, weight, active, slope)
         return _last(active, weight)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        z, hidden_weight, weight, kept, hidden, active = ctx.saved_tensors
+        z, hidden_weight, weight, active, slope = ctx.saved_tensors
         asked = gradient.ne(0).flatten(0, 1).any(0).nonzero().flatten().tolist() or [0]
         size = weight.shape[1]
         own = slice(asked[0], asked[-1] + 1)
         wide = slice(own.start * size, own.stop * size)
         gradient, active = gradient[..., own], active[..., wide].unflatten(-1, (-1, size))
 
-        to_active = (gradient.unsqueeze(-1) * weight[..., own].mT.unsqueeze(1)).flatten(-2)
-        if kept is not None:
-            to_active.mul_(kept[..., wide])
-        to_hidden = torch.ops.aten.silu_backward(to_active, hidden[..., wide])
+        to_hidden = (gradient.unsqueeze(-1) * weight[..., own].mT.unsqueeze(1)).flatten(-2).mul_(slope[..., wide])
         return (
             to_hidden @ hidden_weight[..., wide].mT,
             _placed(z.mT @ to_hidden, hidden_weight.shape, wide),

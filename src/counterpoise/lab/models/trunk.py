@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from ...functional.random import random_bits
 from .heads import wide_heads
+from .silu import silu
 
 LANES = 4  # decisions that dropout takes from 64 random bits
 
@@ -75,7 +76,7 @@ class Block(nn.Module):
         self.norm, self.up, self.down, self.dropout = norm, up, down, dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        branch: Tensor = self.dropout(self.down(F.silu(self.up(self.norm(x)))))
+        branch: Tensor = self.dropout(self.down(silu(self.up(self.norm(x)))))
         return x + branch
 
 
@@ -157,11 +158,11 @@ class StackedTrunk(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         x = self.input(x)
         if not self.residual:
-            x = self.dropout(F.silu(x))
+            x = self.dropout(silu(x))
             for layer in self.layers:
-                x = self.dropout(F.silu(layer(x)))
+                x = self.dropout(silu(layer(x)))
             return x
-        x = F.silu(self.input_scale(x))
+        x = silu(self.input_scale(x))
         for layer in self.layers:
             x = layer(x)
         return self.norm(x)  # type: ignore[no-any-return]
