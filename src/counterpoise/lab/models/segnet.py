@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from .pooling import picked, placed, winners
+
 STAGES = (1, 2, 4, 8, 8)  # the widths of the encoder, in units of the first
 NYUV2_HEADS = {"seg": 13, "depth": 1, "normals": 3}
 
@@ -59,6 +61,8 @@ class SegNet(nn.Module):
 
     def features(self, image: Tensor) -> Tensor:
         """The shared representation, (N, width, H, W)."""
+        if torch.compiler.is_compiling() and not any(side % 2 ** len(STAGES) for side in image.shape[2:]):
+            return self._fused(image)
         x = image
         pooled: list[tuple[Tensor, torch.Size]] = []
         for down in self.encoder:
@@ -68,4 +72,16 @@ class SegNet(nn.Module):
             pooled.append((indices, size))
         for up, (indices, size) in zip(self.decoder, reversed(pooled), strict=True):
             x = up(self.unpool(x, indices, output_size=size))
+        return x
+
+    def _fused(self, image: Tensor) -> Tensor:
+        """The same for a compiler, where all windows are whole."""
+        x = image
+        pooled: list[Tensor] = []
+        for down in self.encoder:
+            x = down(x)
+            pooled.append(winners(x))
+            x = picked(x, pooled[-1])
+        for up in self.decoder:
+            x = up(placed(x, pooled.pop()))
         return x
