@@ -23,7 +23,7 @@ def chart(title: str, shown: Shown) -> Drawing | None:
     """z/τ, between the edges of the chart, and θ of each task; None where nothing has a chart."""
     panels = []
     for name, found in shown:
-        for what, says, axis in (("z", "z/τ", Axis("z/τ", limits=(-1.12, 1.12))), ("theta", "θ", Axis("θ"))):
+        for what, says, axis in (("z", "z/τ", Axis("z/τ", limits=(-1.22, 1.22))), ("theta", "θ", Axis("θ"))):
             each = tasks(found, what)
             lines = [m for i, task in enumerate(each) for m in band(task, found, f"{what}:{task}", nth(i))]
             if not lines:

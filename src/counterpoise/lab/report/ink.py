@@ -191,12 +191,12 @@ def _rule(axis: Axes, mark: Rule) -> None:
     look: Any = {"color": BLACK, "linewidth": 1.1 if mark.strong else 0.8, "linestyle": "--" if mark.strong else "-"}
     if mark.across == "x":
         axis.axhline(mark.at, **look)
-        place: Any = {"xy": (1, mark.at), "xycoords": ("axes fraction", "data")}
+        place: Any = {"xy": (1, mark.at), "xycoords": ("axes fraction", "data"), "xytext": (-2, 2), "va": "bottom"}
     else:
         axis.axvline(mark.at, **look)
-        place = {"xy": (mark.at, 1), "xycoords": ("data", "axes fraction")}
+        place = {"xy": (mark.at, 1), "xycoords": ("data", "axes fraction"), "xytext": (-2, -3), "va": "top"}
     if mark.name:
-        axis.annotate(mark.name, xytext=(-2, -3), textcoords="offset points", ha="right", va="top", fontsize=7, **place)
+        axis.annotate(mark.name, textcoords="offset points", ha="right", fontsize=7, **place)
 
 
 def _words(axis: Axes, mark: Words) -> None:

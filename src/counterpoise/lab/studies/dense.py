@@ -43,13 +43,17 @@ def bpgs(*, network_clip: float = 10.0, **options: Any) -> Recipe:
 BPGS = bpgs()
 
 
-def paper(condition: str, metrics: tuple[str, ...], rows: Mapping[str, str]) -> Paper:
-    """The paper's table as it stands there, a column for each metric; a number without ± has none."""
+def paper(condition: str | tuple[str, ...], metrics: tuple[str, ...], rows: Mapping[str, str]) -> Paper:
+    """The paper's table as it stands there, a column for each metric; a number without ± has none.
+
+    Several conditions are compared with the same table.
+    """
+    conditions = (condition,) if isinstance(condition, str) else condition
     found: dict[str, dict[str, dict[str, tuple[float, float]]]] = {metric: {} for metric in metrics}
     for method, row in rows.items():
         for metric, cell in zip(metrics, row.split(), strict=True):
             mean, _, sd = cell.partition("±")
-            found[metric][method] = {condition: (float(mean), float(sd or "nan"))}
+            found[metric][method] = dict.fromkeys(conditions, (float(mean), float(sd or "nan")))
     return found
 
 
