@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 import torchjd.aggregation as peer
-from test_gradients import TASKS, Net, batch, flat, jacobian
 from torch import Tensor, nn
+from trunk_and_heads import TASKS, Net, batch, flat, jacobian
 
 import counterpoise as cp
 

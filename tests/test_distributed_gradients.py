@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from test_gradients import TASKS, Net
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
+from trunk_and_heads import TASKS, Net
 
 import counterpoise as cp
 

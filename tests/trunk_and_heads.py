@@ -1,0 +1,55 @@
+"""A trunk with three heads, and what a test of task gradients asks of it."""
+
+import torch
+from torch import Tensor, nn
+
+import counterpoise as cp
+
+TASKS = ["a", "b", "c"]
+
+
+class Net(nn.Module):
+    def __init__(self, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.trunk = nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 8), nn.Tanh())
+        self.heads = nn.ModuleDict({task: nn.Linear(8, 1) for task in TASKS})
+        self.to(dtype)
+
+    def losses(self, x: Tensor, y: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        z = self.trunk(x)
+        return {t: (head(z)[:, 0] - y[:, i]).square().mean() for i, (t, head) in enumerate(self.heads.items())}, z
+
+    def grads(self) -> dict[str, Tensor | None]:
+        return {name: None if p.grad is None else p.grad.clone() for name, p in self.named_parameters()}
+
+
+def batch(seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(12, 6, generator=generator, dtype=torch.float64)
+    y = torch.randn(12, 3, generator=generator, dtype=torch.float64) * torch.tensor([1.0, -4.0, 0.3])
+    return x.to(dtype), y.to(dtype)
+
+
+def jacobian(net: Net, losses: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Each task's gradient on the trunk, one vector each, from nothing but autograd.grad."""
+    trunk = list(net.trunk.parameters())
+    grads = {t: torch.autograd.grad(loss, trunk, retain_graph=True) for t, loss in losses.items()}
+    return {t: torch.cat([g.flatten() for g in row]) for t, row in grads.items()}
+
+
+def flat(net: Net) -> Tensor:
+    return torch.cat([p.grad.flatten() for p in net.trunk.parameters() if p.grad is not None])
+
+
+def same(a: dict[str, Tensor | None], b: dict[str, Tensor | None]) -> None:
+    for name, grad in a.items():
+        other = b[name]
+        if grad is None or other is None:
+            assert grad is other, name
+        else:
+            torch.testing.assert_close(grad, other, rtol=1e-9, atol=1e-12, msg=name)
+
+
+GRAM = ["pcgrad", "mgda", "cagrad", "imtl-g", "nash-mtl", "fairgrad", "aligned-mtl", "upgrad", "gradvac", "sdmgrad"]
+ALL = [name for name in cp.methods("gradient") if name != "auto-lambda"]
