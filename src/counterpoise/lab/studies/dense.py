@@ -57,6 +57,15 @@ def paper(condition: str | tuple[str, ...], metrics: tuple[str, ...], rows: Mapp
     return found
 
 
+def bpgs_alone(conditions: tuple[str, ...], numbers: Mapping[str, tuple[float, ...]]) -> Paper:
+    """A table of BPGS under several conditions, a row for each metric; the paper prints no ± there."""
+    none = float("nan")
+    return {
+        metric: {"BPGS": {key: (mean, none) for key, mean in zip(conditions, row, strict=True)}}
+        for metric, row in numbers.items()
+    }
+
+
 def row_claims(numbers: Paper, condition: str, where: str, methods: Mapping[str, Recipe]) -> tuple[Claim, ...]:
     """Each row of a table: our means within two of the paper's standard deviations of the paper's."""
     claims = []

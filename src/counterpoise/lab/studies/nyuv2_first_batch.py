@@ -5,7 +5,7 @@ from dataclasses import replace
 from ..engine.description import frozen
 from .base import Condition, Study
 from .claims import Claim, all_of, score, spread, variation
-from .dense import BPGS, MODEL, PROTOCOL
+from .dense import BPGS, MODEL, PROTOCOL, bpgs_alone
 
 LOADERS = (1001, 2001, 3001)
 KEYS = tuple(map(str, LOADERS))
@@ -18,7 +18,6 @@ NUMBERS = {
     "miou": (0.1912, 0.1866, 0.1952),
     "theta_max": (2.4451, 2.4382, 2.4380),
 }
-NONE = float("nan")  # one run each: there is no ±
 THETA = tuple(score("BPGS", key, "theta_max") for key in KEYS)
 
 CLAIMS = (
@@ -42,6 +41,6 @@ STUDY = Study(
     model=MODEL,
     metrics=(*METRICS, "theta_max"),
     brief=True,
-    paper={m: {"BPGS": {k: (v, NONE) for k, v in zip(KEYS, row, strict=True)}} for m, row in NUMBERS.items()},
+    paper=bpgs_alone(KEYS, NUMBERS),
     claims=CLAIMS,
 )
