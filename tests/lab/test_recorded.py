@@ -6,12 +6,12 @@ import pytest
 
 from counterpoise.lab.engine import Store
 from counterpoise.lab.engine.store import read_folder
+from counterpoise.lab.page.gather import seeds_of
 from counterpoise.lab.report import Book, workshop
 from counterpoise.lab.studies import find_study
 
 ROOT = Path(__file__).parents[2] / "results" / "nyuv2"
 STUDIES = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "report")
-SEEDS = [42]  # those that the report is about
 
 
 @pytest.mark.parametrize("folder", sorted(ROOT.glob("nyuv2*/*")), ids=lambda folder: folder.name)
@@ -23,7 +23,7 @@ def test_a_run_is_whole_and_holds_no_photograph(folder: Path) -> None:
 
 
 def test_the_report_was_written_from_these_runs(tmp_path: Path) -> None:
-    Book([find_study(name) for name in STUDIES], Store(ROOT), seeds=SEEDS, device="cuda").write_texts(tmp_path)
+    Book([find_study(name) for name in STUDIES], Store(ROOT), device="cuda", sets=seeds_of).write_texts(tmp_path)
     for file in [file for file in (ROOT / "report").rglob("*") if file.suffix in (".csv", ".md")]:
         assert file.read_text() == (tmp_path / file.relative_to(ROOT / "report")).read_text(), file.name
     assert (ROOT / "made.md").read_text() == workshop(ROOT, STUDIES)

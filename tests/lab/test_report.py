@@ -112,6 +112,20 @@ def test_the_best_and_the_second_of_a_column_are_marked() -> None:
     assert [row[0] for row in tables.standings(grid, paper=True).values()] == ["best", "", "second", ""]
 
 
+def test_a_mean_over_fewer_seeds_says_so_and_fits_the_terminal() -> None:
+    whole = frame(STUDY)
+    partial = whole[(whole["method"] != "UWSO") | (whole["seed"] == STUDY.seeds[0])]
+    cells = tables.entries(STUDY, partial, STUDY.seeds)
+    assert {e.method for e in cells if e.count and e.ours().endswith("(1 seed)")} == {"UWSO"}
+    for width in (60, 80, 100):
+        console = Console(record=True, width=width, file=io.StringIO())
+        for table in tables.terminal(STUDY, cells, STUDY.seeds, width):
+            console.print(table)
+        text = console.export_text()
+        assert "(1 seed)" in text
+        assert "…" not in text
+
+
 def test_errors_are_best_when_small_and_what_is_neither_is_not_marked() -> None:
     def entry(method: str, metric: str, value: float) -> tables.Entry:
         return tables.Entry("s", "", metric, method, "c", "c", value, 0.0, 3, None, None)

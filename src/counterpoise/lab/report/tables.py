@@ -62,6 +62,7 @@ class Entry:
     paper_sd: float | None
     rate: float | None = None  # the learning rate, where the method has its best of several
     tolerance: float = AGREES  # up to which difference they agree
+    asked: int = 0  # how many seeds the table is about
 
     @property
     def row(self) -> str:
@@ -76,7 +77,10 @@ class Entry:
         return self.count == 0 or self.difference is None or abs(self.difference) <= self.tolerance
 
     def ours(self) -> str:
-        return "–" if self.count == 0 or self.mean != self.mean else spread(self.mean, self.sd)
+        if self.count == 0 or self.mean != self.mean:
+            return "–"
+        fewer = f" ({self.count} seed{'s' if self.count > 1 else ''})" if self.count < self.asked else ""
+        return spread(self.mean, self.sd) + fewer
 
     def paper(self) -> str:
         return "" if self.paper_mean is None else spread(self.paper_mean, self.paper_sd)
@@ -119,7 +123,7 @@ def entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Ent
                     near = 2 * said[1] + ROUNDING if study.layout == "metrics" and said else AGREES
                     near = math.inf if said and math.isnan(said[1]) else near
                     rate = float(here["lr"].iloc[0]) if study.rates and len(values) else None
-                    found.append(Entry(*place, mean, sd, len(values), paper_mean, paper_sd, rate, near))
+                    found.append(Entry(*place, mean, sd, len(values), paper_mean, paper_sd, rate, near, len(seeds)))
     return found
 
 
@@ -235,7 +239,7 @@ def _cut(grid: Grid, width: int) -> Iterator[Grid]:
         [head, *(text for row in grid.rows.values() for text in (row[i].ours(), row[i].paper()))]
         for i, head in enumerate(grid.heads)
     ]
-    widths = [max(map(len, texts)) + 1 for texts in columns]
+    widths = [max(map(len, texts)) + 2 for texts in columns]  # the gap between columns
     start = 0
     while start < len(widths):
         stop = start + 1
@@ -254,7 +258,7 @@ def _cell(entry: Entry) -> Text:
 
 def csv(cells: Sequence[Entry]) -> str:
     frame = pd.DataFrame([vars(entry) | {"difference": entry.difference} for entry in cells])
-    return str(frame.drop(columns=["head", "tolerance"]).round(6).to_csv(index=False))
+    return str(frame.drop(columns=["head", "tolerance", "asked"]).round(6).to_csv(index=False))
 
 
 def markdown(study: Study, cells: Sequence[Entry], seeds: Sequence[int]) -> str:
