@@ -49,6 +49,17 @@ def test_a_replayed_step_is_the_plain_one(method: Recipe, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("method", [BPGS, NASH], ids=lambda r: r.name)
+def test_a_compiled_network_is_the_plain_one(method: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = trainer(method, "fp32")
+    monkeypatch.setenv("COUNTERPOISE_COMPILE", "1")
+    compiled = trainer(method, "fp32")
+    for one in (plain, compiled):
+        one.train_epoch()
+    assert compiled.rows[0]["loss"] == pytest.approx(plain.rows[0]["loss"], rel=0.02)
+    assert compiled.rows[0]["metrics"]["total_loss"] == pytest.approx(plain.rows[0]["metrics"]["total_loss"], rel=0.05)
+
+
+@pytest.mark.parametrize("method", [BPGS, NASH], ids=lambda r: r.name)
 def test_nothing_waits_inside_an_epoch(method: Recipe) -> None:
     one = trainer(method)
     one.train_epoch()
