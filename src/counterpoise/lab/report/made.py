@@ -40,7 +40,7 @@ def workshop(root: Path, studies: Sequence[str]) -> str:
     """
     lines = ["| study | runs | on | with | when | minutes |", "| --- | ---: | --- | --- | --- | ---: |"]
     for study in studies:
-        noted = [one for one in map(read_circumstances, (root / study).glob("*")) if one]
+        noted = [one for one in map(read_circumstances, (root / study).glob("*")) if "seconds" in one]
         for where in sorted({_where(one) for one in noted}):
             here = [one for one in noted if _where(one) == where]
             days = sorted({one["finished"][:10] for one in here})
