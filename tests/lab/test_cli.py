@@ -27,6 +27,11 @@ def test_help_is_everywhere() -> None:
         assert "Usage" in result.output
 
 
+def test_what_draws_is_not_imported_by_every_command_and_worker() -> None:
+    look = "import sys, counterpoise.cli; print([m for m in ('matplotlib', 'pandas') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", look], capture_output=True, text=True).stdout.strip() == "[]"
+
+
 def test_methods_and_studies_are_listed(tmp_path: Path) -> None:
     assert all(name in call("methods").output for name in cp.methods())
     listed = call("studies", "--out", str(tmp_path)).output
