@@ -1,5 +1,6 @@
 """How a report and its runs were made: the command, the versions, machines, dates and times."""
 
+import math
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
@@ -36,19 +37,37 @@ def provenance(studies: Sequence[str], options: Mapping[str, Any], quick: bool) 
 def workshop(root: Path, studies: Sequence[str]) -> str:
     """A table of where, when and how long the runs of a folder were trained, from what was noted beside each.
 
-    Runs of one stack share its time. Minutes are added up: runs that shared a machine waited for each other in them.
+    Runs of one stack share its time. Runs side by side wait for each other: their minutes add up to more than the
+    machine was busy, which is said below.
     """
     lines = ["| study | runs | on | with | when | minutes |", "| --- | ---: | --- | --- | --- | ---: |"]
-    for study in studies:
-        noted = [one for one in map(read_circumstances, (root / study).glob("*")) if "seconds" in one]
-        for where in sorted({_where(one) for one in noted}):
-            here = [one for one in noted if _where(one) == where]
+    noted = {
+        study: [one for one in map(read_circumstances, (root / study).glob("*")) if "seconds" in one]
+        for study in studies
+    }
+    for study, runs in noted.items():
+        for where in sorted({_where(one) for one in runs}):
+            here = [one for one in runs if _where(one) == where]
             days = sorted({one["finished"][:10] for one in here})
             minutes = sum(one["seconds"] / one.get("runs", 1) for one in here) / 60
             when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
             lines.append(f"| `{study}` | {len(here)} | {' | '.join(where)} | {when} | {minutes:.1f} |")
+    machines = {one["machine"] for runs in noted.values() for one in runs}
+    for machine in sorted(machines):
+        busy = _busy([one for runs in noted.values() for one in runs if one["machine"] == machine])
+        lines += ["", f"{machine}: busy for {busy / 60:.1f} minutes."]
     return "\n".join(lines) + "\n"
 
 
 def _where(noted: Mapping[str, Any]) -> tuple[str, str]:
     return noted["machine"], f"torch {noted['torch']}, Python {noted['python']}"
+
+
+def _busy(noted: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds in which at least one of them was trained."""
+    ends = [(datetime.fromisoformat(one["finished"]).timestamp(), one["seconds"]) for one in noted]
+    total, until = 0.0, -math.inf
+    for start, end in sorted((end - seconds, end) for end, seconds in ends):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
