@@ -79,11 +79,14 @@ class Entry:
     def ours(self) -> str:
         if self.count == 0 or self.mean != self.mean:
             return "–"
-        fewer = f" ({self.count} seed{'s' if self.count > 1 else ''})" if self.count < self.asked else ""
-        return spread(self.mean, self.sd) + fewer
+        return spread(self.mean, self.sd) + (f" ({counted(self.count)})" if self.count < self.asked else "")
 
     def paper(self) -> str:
         return "" if self.paper_mean is None else spread(self.paper_mean, self.paper_sd)
+
+
+def counted(seeds: int) -> str:
+    return f"{seeds} seed{'s' if seeds > 1 else ''}"
 
 
 def spread(mean: float, sd: float | None) -> str:
@@ -136,12 +139,13 @@ def ranked(study: Study, frame: pd.DataFrame) -> list[str]:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: what stands in it, its heads, and the row of each method."""
+    """A table: what stands in it, its heads, and the row of each method. `count`: if all of it is of fewer seeds."""
 
     what: str
     part: str
     heads: list[str]
     rows: dict[str, list[Entry]]
+    count: int = 0
 
 
 def grids(study: Study, cells: Sequence[Entry]) -> list[Grid]:
@@ -161,8 +165,25 @@ def grids(study: Study, cells: Sequence[Entry]) -> list[Grid]:
             rows = {m: [e for e, here in zip(row, run, strict=True) if here] for m, row in rows.items()}
         elif found:  # and so are tables, but one is shown
             continue
-        found.append(Grid(NAMES.get(metric, metric), part, heads, rows))
+        found.append(_said_once(Grid(NAMES.get(metric, metric), part, heads, rows)))
     return found
+
+
+def _said_once(grid: Grid) -> Grid:
+    """How many seeds there are, where they are fewer than asked for: once for the table or for a row, if it can be."""
+    same = _fewer([entry for row in grid.rows.values() for entry in row])
+    rows = {}
+    for name, row in grid.rows.items():
+        count = _fewer(row)
+        label = f"{name} ({counted(count)})" if count and not same else name
+        rows[label] = [replace(entry, asked=entry.count) for entry in row] if count else row
+    return replace(grid, rows=rows, count=same)
+
+
+def _fewer(cells: Sequence[Entry]) -> int:
+    """The number of seeds behind all of these that were run, if it is one number and fewer than asked for; or 0."""
+    counts = {entry.count for entry in cells if entry.count}
+    return counts.pop() if len(counts) == 1 and any(entry.count < entry.asked for entry in cells if entry.count) else 0
 
 
 Standing = Literal["", "best", "second"]
@@ -203,7 +224,8 @@ def _printed(entry: Entry, paper: bool) -> float | None:
 def caption(study: Study, grid: Grid, seeds: Sequence[int]) -> str:
     rate = " (best learning rate)" if study.rates else ""
     what = f": {grid.what}" if grid.what else ""
-    return f"{study.title}{f', {grid.part}' if grid.part else ''}{rate}{what}, {spoken(seeds)}"
+    fewer = f" ({grid.count} of them)" if grid.count else ""
+    return f"{study.title}{f', {grid.part}' if grid.part else ''}{rate}{what}, {spoken(seeds)}{fewer}"
 
 
 def spoken(seeds: Sequence[int]) -> str:
