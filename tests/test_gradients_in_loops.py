@@ -218,6 +218,10 @@ def test_bad_input_is_named() -> None:
         balancer.backward(losses, shared=net.parameters(), features=z, retain_graph=True)
     with pytest.raises(TypeError, match=r"got tuple: pass model\.encoder\.parameters"):
         balancer.backward(losses, shared=net.trunk.named_parameters())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"got Linear: pass model\.encoder\.parameters"):
+        balancer.backward(losses, shared=net.trunk)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"got Net: pass model\.encoder\.parameters"):
+        balancer.backward(losses, shared=net)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="shared holds no parameter that requires a gradient"):
         balancer.backward(losses, shared=[])
     with pytest.raises(ValueError, match="pass it as features="):
@@ -234,10 +238,38 @@ def test_bad_input_is_named() -> None:
         cp.PCGrad(2, weighting=cp.MGDA(2))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"weighting balances losses of shape \(3,\), expected \(2,\)"):
         cp.PCGrad(2, weighting=cp.BPGS(3))
+    with pytest.raises(ValueError, match="weighting balances 'y', 'x', expected 'x', 'y', in this order"):
+        cp.PCGrad(["x", "y"], weighting=cp.Static(["y", "x"]))
     with pytest.raises(ValueError, match="needs validation="):
         cp.AutoLambda(TASKS).backward(losses, shared=net.parameters())
     with pytest.raises(TypeError, match="CAGrad has no option 'alfa': did you mean 'alpha'"):
         cp.make("cagrad", 2, alfa=0.1)
+
+
+def test_a_loss_without_a_graph_is_named_and_nothing_has_moved() -> None:
+    net = Net()
+    losses, _ = net.losses(*batch())
+    balancer = cp.PCGrad(TASKS, weighting=cp.BPGS(TASKS))
+    before = {name: value.clone() for name, value in balancer.state_dict().items()}
+    with pytest.raises(ValueError, match="the loss of task 'b' has no graph to go back through"):
+        balancer.backward({**losses, "b": losses["b"].detach()}, shared=net.trunk.parameters())
+    with torch.no_grad():
+        bare, _ = net.losses(*batch())
+    with pytest.raises(ValueError, match="the tensor of losses has no graph"):
+        balancer.backward(torch.stack([bare[task] for task in TASKS]), shared=net.trunk.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in balancer.state_dict().items())
+    assert all(p.grad is None for p in (*net.parameters(), *balancer.parameters()))
+    balancer.backward({**losses, "b": torch.tensor(torch.nan)}, shared=net.trunk.parameters())  # absent
+    assert balancer.weights is not None
+    assert balancer.weights[1] == 0
+
+
+def test_a_weighting_by_number_takes_the_names_of_the_method() -> None:
+    net = Net()
+    losses, _ = net.losses(*batch())
+    balancer = cp.PCGrad(TASKS, weighting=cp.Static(len(TASKS)))
+    balancer.backward(losses, shared=net.trunk.parameters())
+    assert balancer.weights is not None
 
 
 def test_strict_names_the_task() -> None:

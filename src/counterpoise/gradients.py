@@ -228,10 +228,9 @@ def accumulate(leaves: Sequence[Tensor], grads: Row) -> None:
 
 def shared_parameters(shared: Iterable[Tensor]) -> list[Tensor]:
     """What was passed as `shared`, checked: frozen parameters are left out, tied ones are taken once."""
-    if isinstance(shared, Tensor):
-        shared = [shared]
+    given = [shared] if isinstance(shared, Tensor) or not isinstance(shared, Iterable) else shared
     found: dict[int, Tensor] = {}
-    for parameter in shared:
+    for parameter in given:
         if not isinstance(parameter, Tensor):
             raise TypeError(
                 f"shared must hold the parameters that all tasks share, got {type(parameter).__name__}: "

@@ -45,7 +45,7 @@ def per_task(
         return torch.full(shape, default)
     if isinstance(given, Mapping):
         if set(given) != set(tasks):
-            raise ValueError(f"{what} are given for {_listed(tuple(given))}, expected {_listed(tasks)}")
+            raise ValueError(f"{what} are given for {listed(tuple(given))}, expected {listed(tasks)}")
         given = [given[task] for task in tasks]
     values = torch.as_tensor(given, dtype=torch.get_default_dtype())
     if values.shape not in (shape, (len(tasks),)):
@@ -63,7 +63,7 @@ def gather(
     if isinstance(losses, Tensor):
         if not _fits(losses, (*batch_shape, len(tasks)), device):
             _refuse(
-                losses, "the tensor of losses", (*batch_shape, len(tasks)), device, f"one for each of {_listed(tasks)}"
+                losses, "the tensor of losses", (*batch_shape, len(tasks)), device, f"one for each of {listed(tasks)}"
             )
         return losses.detach(), None, (losses,)
     given = [(slot, loss) for slot, loss in _by_slot(losses, tasks) if loss is not None]
@@ -95,6 +95,20 @@ def check_counts(counts: object, shape: tuple[int, ...]) -> None:
         raise ValueError(f"counts have shape {tuple(counts.shape)}, expected {shape}: one for each task")
 
 
+def check_graphs(slots: Slots, inputs: tuple[Tensor, ...], tasks: tuple[str, ...]) -> None:
+    """Refuses a loss that no gradient can be taken of. One that is not finite is absent and may be a constant, where
+    looking is free."""
+    for place, loss in enumerate(inputs):
+        free = loss.device.type == "cpu" and not torch.compiler.is_compiling()
+        if loss.requires_grad or (free and not torch.isfinite(loss).any()):
+            continue
+        what = "the tensor of losses" if slots is None else f"the loss of task {tasks[slots[place]]!r}"
+        raise ValueError(
+            f"{what} has no graph to go back through: it was detached, or made under torch.no_grad(). Pass None for a "
+            f"task that is absent"
+        )
+
+
 def cut_not_finite(values: Tensor, slots: Slots, inputs: tuple[Tensor, ...]) -> tuple[int, ...]:
     """Finds the losses that are not finite: their own graphs might turn a zero gradient into NaN.
 
@@ -121,16 +135,16 @@ def cut_not_finite(values: Tensor, slots: Slots, inputs: tuple[Tensor, ...]) -> 
 def _by_slot(losses: object, tasks: tuple[str, ...]) -> Iterator[tuple[int, Tensor | None]]:
     if isinstance(losses, Mapping):
         if not losses:
-            raise ValueError(f"got an empty mapping of losses, expected some of {_listed(tasks)}")
+            raise ValueError(f"got an empty mapping of losses, expected some of {listed(tasks)}")
         for name in losses:
             if name not in tasks:
                 near = get_close_matches(str(name), tasks, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"unknown task {name!r}, expected some of {_listed(tasks)}{hint}")
+                raise ValueError(f"unknown task {name!r}, expected some of {listed(tasks)}{hint}")
         return ((slot, losses.get(name)) for slot, name in enumerate(tasks))
     if isinstance(losses, Sequence) and not isinstance(losses, (str, bytes)):
         if len(losses) != len(tasks):
-            raise ValueError(f"got {len(losses)} losses, expected {len(tasks)}: one for each of {_listed(tasks)}")
+            raise ValueError(f"got {len(losses)} losses, expected {len(tasks)}: one for each of {listed(tasks)}")
         return iter(enumerate(losses))
     raise TypeError(f"losses must be a tensor, a mapping or a sequence of scalars, got {type(losses).__name__}")
 
@@ -169,5 +183,10 @@ def _vector(
     return torch.stack(columns, -1)
 
 
-def _listed(tasks: tuple[str, ...]) -> str:
+def named(tasks: tuple[str, ...]) -> bool:
+    """Whether the tasks have names of their own, not those that a number of tasks gets."""
+    return tasks != task_names(len(tasks))
+
+
+def listed(tasks: tuple[str, ...]) -> str:
     return ", ".join(repr(task) for task in tasks)

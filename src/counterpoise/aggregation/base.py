@@ -15,7 +15,7 @@ from ..deferred import Factor, deferred
 from ..functional import Step, weighted_sum
 from ..functional.gram import looking_is_free
 from ..gradients import Root, Row, TaskGradients
-from ..losses import Losses, Slots, check_counts, check_finite, gather
+from ..losses import Losses, Slots, check_counts, check_finite, check_graphs, gather, listed, named
 from ..weighting import Weighting
 
 Heads = Literal["own", "aggregated"]
@@ -96,6 +96,9 @@ class Aggregation(Balancer):
             raise TypeError(f"weighting must be a loss-space balancer, got {type(weighting).__name__}")
         if weighting is not None and weighting.shape != self.shape:
             raise ValueError(f"weighting balances losses of shape {weighting.shape}, expected {self.shape}")
+        if weighting is not None and named(weighting.tasks) and named(self.tasks) and weighting.tasks != self.tasks:
+            expected = f"{listed(self.tasks)}, in this order"
+            raise ValueError(f"weighting balances {listed(weighting.tasks)}, expected {expected}")
         self.weighting = weighting
         self.heads = heads
         self.passes = passes
@@ -204,6 +207,7 @@ class Aggregation(Balancer):
         values, slots, inputs = gather(losses, self.tasks, self.batch_shape, self._device())
         if self.strict:
             check_finite(values, slots, self.tasks)
+        check_graphs(slots, inputs, self.tasks)
         scale = None if scaler is None else scaler.scale(torch.ones((), device=values.device))
         step, local, mean = self._loss_space(values, counts, learning, **needs)
         learned = None if self.weighting is None else self.weighting.learned
