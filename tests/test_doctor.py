@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
 
 import counterpoise as cp
+from counterpoise.doctor.findings import SCALE_FREE
 from counterpoise.lab.ailments import KNOWN, REGIMES, examine
 
 TASKS = ["a", "b", "c"]
@@ -156,3 +158,31 @@ def test_refusals() -> None:
         cp.diagnose(2, every=0)
     with pytest.raises(ValueError, match="unknown task"):
         cp.diagnose(["a"])({"b": torch.tensor(1.0)})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "kept"),
+    [
+        ("static", {}, False),
+        ("bpgs", {}, True),
+        ("pcgrad", {}, False),
+        ("pcgrad", {"weighting": cp.BPGS(TASKS)}, True),
+        ("nash-mtl", {}, True),
+    ],
+)
+def test_a_method_made_for_the_ailment_is_not_advised_again(name: str, options: dict[str, Any], kept: bool) -> None:
+    found = train(name, True, **options)[1].diagnosis
+    assert found.verdict in ("scale", "both")
+    assert ("keep it" in found.advice[0]) == (kept and (found.verdict == "scale" or found.in_gradient_space))
+    assert ("Use BPGS" in found.advice[0]) != ("keep it" in found.advice[0])
+
+
+def test_scale_free_are_those_that_a_factor_cost_nothing() -> None:
+    scores = pd.read_csv(Path(__file__).parents[1] / "results" / "beyond" / "tables" / "beyond-rescaling.csv")
+    macro = scores[scores["metric"] == "macro"].pivot(index="method", columns="condition", values="mean")
+    free = {
+        cp.describe(method).build.__name__
+        for method, cost in (macro["×1"] - macro["×1000"]).items()
+        if "BPGS " not in method and abs(cost) < 0.005
+    }
+    assert free == SCALE_FREE

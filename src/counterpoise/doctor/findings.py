@@ -18,6 +18,12 @@ CONFLICT_SHARE = 0.2  # of all pairs; where nothing opposes, up to 0.15 of them 
 SATURATED = 0.98  # |z|/τ from which θ hardly moves its task
 DRIFT_DECADES = 0.5
 
+SCALE_FREE = {
+    *("BPGS", "UWO", "EMAUWO", "GeometricMean", "FAMO", "STCH"),
+    *("NashMTL", "FairGrad", "IMTLG", "IMTL", "DBMTL"),
+}
+"""Methods that a factor of 1000 on one loss cost less than 0.005 of their score (results/beyond)."""
+
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -36,6 +42,8 @@ class Diagnosis:
     conflict: float | None = None  # share of task pairs with a cosine below CONFLICT_COSINE
     reach: tuple[float, ...] = ()  # |z|/τ of each task at the last look at the chart; empty: no chart
     slope: float | None = None  # the smallest σ(1 − σ) there; ¼ at the centre
+    watched: tuple[str, ...] = ()  # the balancer's class, and that of its weighting; empty: losses alone
+    in_gradient_space: bool = False  # whether it compares task gradients
 
     @property
     def spread(self) -> float:
@@ -67,12 +75,20 @@ class Diagnosis:
             numbers += f", {self.conflict:.0%} of the task pairs conflict"
         names = f"[{', '.join(map(repr, self.tasks))}]"
         hybrid = f"cp.CAGrad({names}, weighting=cp.BPGS({names}))"
-        return {
-            "scale": f"Scale dominates: {numbers}. Use BPGS: cp.BPGS({names}).",
-            "conflict": f"Conflict dominates: {numbers}. Use BPGS + CAGrad or PCGrad: {hybrid}.",
-            "both": f"Scale and conflict: {numbers}. Use BPGS + CAGrad: {hybrid}.",
-            "neither": f"Neither scale nor conflict: {numbers}. Static weights are enough.",
+        ailment, remedy = {
+            "scale": ("Scale dominates", f"Use BPGS: cp.BPGS({names})."),
+            "conflict": ("Conflict dominates", f"Use CAGrad or PCGrad, after BPGS in case scales drift: {hybrid}."),
+            "both": ("Scale and conflict", f"Use BPGS + CAGrad: {hybrid}."),
+            "neither": ("Neither scale nor conflict", "Static weights are enough."),
         }[self.verdict]
+        if self.verdict != "neither" and self._treated():
+            remedy = f"{' with '.join(self.watched)} is made for that: keep it."
+        return f"{ailment}: {numbers}. {remedy}"
+
+    def _treated(self) -> bool:
+        """Whether the balancer that was watched is one for what was found."""
+        scale = self.verdict == "conflict" or not SCALE_FREE.isdisjoint(self.watched)
+        return scale and (self.verdict == "scale" or self.in_gradient_space)
 
     def _remarks(self) -> list[str]:
         found = []

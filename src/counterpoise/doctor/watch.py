@@ -97,6 +97,7 @@ class Doctor:
         decades = torch.where(torch.isfinite(decades), decades, torch.nan)  # fewer than one task was there
         _, std, _ = statistics(losses)
         chart = None if self._chart is None else [part.cpu().double() for part in self._chart]
+        weighting = getattr(self.balancer, "weighting", None)
         return Diagnosis(
             tasks=self.tasks,
             steps=len(losses),
@@ -107,6 +108,8 @@ class Doctor:
             looks=len(self._grams),
             reach=() if chart is None else _numbers(chart[0].abs()),
             slope=None if chart is None else float(chart[1].min()),
+            watched=tuple(type(part).__name__ for part in (self.balancer, weighting) if part is not None),
+            in_gradient_space=self.balancer is not None and not isinstance(self.balancer, Weighting),
             **self._conflict(),
         )
 
