@@ -15,6 +15,7 @@ try:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Column, Table
+    from rich.text import Text
 except ModuleNotFoundError as missing:
     raise SystemExit(f"the command line needs {missing.name}: pip install 'counterpoise[lab]'") from missing
 
@@ -72,11 +73,17 @@ Conditions = Annotated[list[str] | None, typer.Option("--condition", help="Only 
 @app.command()
 def methods() -> None:
     """The methods of the library."""
-    table = Table(Column("method", no_wrap=True), "class", "space", "when to use it", "paper", "needs")
-    for name in cp.methods():
-        m = cp.describe(name)
-        table.add_row(name, f"cp.{m.build.__name__}", m.space, m.summary, m.paper or "–", ", ".join(m.needs) or "–")
-    console.print(table)
+    for title, names in (
+        ("Methods that weigh losses", cp.methods("loss")),
+        ("Methods that combine task gradients", cp.methods("gradient")),
+    ):
+        table = Table(Column("method", no_wrap=True), "when to use it", title=title, show_lines=True)
+        for name in names:
+            m = cp.describe(name)
+            facts = "; ".join(filter(None, (m.paper, f"needs {', '.join(m.needs)}" if m.needs else "")))
+            summary = Text(m.summary).append(f"\n{facts}" if facts else "", style="dim")
+            table.add_row(Text(name).append(f"\ncp.{m.build.__name__}", style="dim"), summary)
+        console.print(table)
 
 
 @app.command()
@@ -183,7 +190,9 @@ def show(
     out: Out = Path("runs"),
     seeds: Seeds = None,
     epochs: Epochs = None,
-    device: Device = "cpu",
+    device: Annotated[
+        str | None, typer.Option(help="Only runs of this device; default: where it was run.", show_default=False)
+    ] = None,
     data: DataChoice = None,
     quick: Quick = False,
 ) -> None:
@@ -197,8 +206,9 @@ def show(
         found = saturation.anywhere(charted(), Store(out))
         console.print(saturation.terminal(found) if len(found) else f"no run of BPGS in {out} has left its chart yet")
         return
-    chosen = _study(study, data, quick)
-    Book([chosen], Store(out), seeds=_seeds(seeds, [chosen]), epochs=epochs, device=device).show(console)
+    chosen, store = _study(study, data, quick), Store(out)
+    kind = _run_on(chosen, store, seeds, epochs, ["cpu", "cuda"] if device is None else [_known(device)])
+    Book([chosen], store, seeds=_seeds(seeds, [chosen]), epochs=epochs, device=kind).show(console)
 
 
 @app.command()
@@ -264,10 +274,13 @@ def data(
         _pack(names or [], given, to or (where and where / "nyuv2" / FILE))
         return
     console.print(f"data folder: {where or f'not set (--data, or the environment variable {VARIABLE})'}")
-    table = Table(Column("data", no_wrap=True), "what", "here", "how to get it")
+    table = Table(Column("data", no_wrap=True), "what", "here")
+    missing = [source for source in SOURCES if not present(source, where)]
     for source in SOURCES:
-        table.add_row(source.name, source.what, "yes" if present(source, where) else "no", source.get)
+        table.add_row(source.name, source.what, "no" if source in missing else "yes")
     console.print(table)
+    for source in missing:  # not in the table: an address is of no use when it is cut or folded
+        console.print(f"{source.name}: {source.get}", soft_wrap=True, highlight=False)
 
 
 def _fetch(names: list[str], where: Path | None) -> None:
@@ -337,6 +350,15 @@ def _cells(
         _fail(str(error))
 
 
+def _run_on(study: Study, store: Store, seeds: str | None, epochs: int | None, devices: list[str]) -> str:
+    """The first of the devices on which a run of the study has ended."""
+    cells = {device: _cells(study, seeds, epochs, device, None, None) for device in devices}
+    found = next((device for device in devices if any(store.result(cell.run) for cell in cells[device])), None)
+    if found is None:
+        _fail(f"no finished run of {study.name} in {store.root}, at these seeds and epochs, on {' or '.join(devices)}")
+    return found
+
+
 def _seeds(seeds: str | None, chosen: list[Study]) -> list[int] | None:
     """The seeds that were named; None (the paper's and ten) for "paper", whose seeds differ between studies."""
     if seeds is None or seeds == "paper":
@@ -345,14 +367,19 @@ def _seeds(seeds: str | None, chosen: list[Study]) -> list[int] | None:
 
 
 def _device(name: str) -> str:
+    if _known(name).startswith("cuda") and not torch.cuda.is_available():
+        _fail("no CUDA device here: leave --device out to train on the CPU")
+    return name
+
+
+def _known(name: str) -> str:
+    """A device by its name, whether it is here or not."""
     try:
         kind = torch.device(name).type
     except RuntimeError:
         _fail(f"unknown device {name!r}: expected cpu, cuda or cuda:N")
     if kind not in ("cpu", "cuda"):
         _fail(f"device {name!r} is not supported: expected cpu, cuda or cuda:N")
-    if kind == "cuda" and not torch.cuda.is_available():
-        _fail("no CUDA device here: leave --device out to train on the CPU")
     return name
 
 

@@ -15,6 +15,8 @@ from typer.testing import CliRunner, Result
 import counterpoise as cp
 from counterpoise.cli import app
 
+RESULTS = Path(__file__).parents[2] / "results"
+
 
 def call(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "160"})
@@ -56,6 +58,37 @@ def test_reproduce_runs_once_and_show_shows_it(tmp_path: Path) -> None:
     assert torch.__version__ in made
     assert str(tmp_path) not in made
     assert re.search(rf"\| `scale-stress` \| 16 \| .* \| torch {re.escape(torch.__version__)}, .* \| \d+\.\d \|", made)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nyuv2", "--seeds", "42x"], "expected such as"),
+        (["nyuv2", "--device", "gpu"], "unknown device 'gpu'"),
+        (["nyuv2", "--out", "no-such-folder"], "no finished run of nyuv2 in no-such-folder"),
+    ],
+)
+def test_show_says_what_is_wrong(arguments: list[str], message: str) -> None:
+    result = call("show", *arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_show_finds_runs_of_any_device_and_names_the_part_that_decides() -> None:
+    shown = call("show", "nyuv2", "--out", str(RESULTS / "nyuv2"), "--seeds", "42")
+    assert shown.exit_code == 0, shown.output
+    assert re.search(r"UWSO\s+0\.323 ", shown.output)
+    assert re.search(r"lowest total loss, Nash-MTL included.*\n.*-0\.010 \[–, –\]", shown.output)  # behind UWSO
+
+
+def test_addresses_and_names_are_never_cut() -> None:
+    for command, whole in (
+        ("data", "https://mulan.sourceforge.net/datasets-mtr.html"),
+        ("methods", "cp.GradNormProxy"),
+    ):
+        shown = CliRunner().invoke(app, [command], env={"COLUMNS": "80", "COUNTERPOISE_DATA": ""})
+        assert whole in shown.output
+        assert "…" not in shown.output.replace("(accuracy, …)", "")
 
 
 @pytest.mark.parametrize(

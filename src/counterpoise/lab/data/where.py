@@ -45,7 +45,8 @@ SOURCES = (
         "nyuv2",
         "indoor scenes, 795 + 654 images",
         _nyuv2,
-        "NYU Depth V2: nyu_depth_v2_labeled.mat with splits and class maps, or the preprocessed 288 × 384 .npy folders",
+        "nyuv2_288x384.zip (made by counterpoise data pack nyuv2), nyu_depth_v2_labeled.mat with its maps, or "
+        "the preprocessed 288 × 384 .npy folders train/ and val/ into nyuv2/ (docs/nyuv2.md)",
     ),
 )
 

@@ -107,16 +107,19 @@ def _verdict(part: Part, ours: float, low: float, high: float, same: bool) -> tu
     An inequality is decided when the whole interval is on one side. That a mean is a given number is a statement about
     given seeds: at the same seeds the tolerance alone decides, at others also what chance over seeds could give.
     """
-    if not np.isfinite([ours, low, high]).all():
+    reach = part.tolerance + ROUNDING
+    if not np.isfinite(ours):
         return 0.0, "undecided"
+    if not np.isfinite([low, high]).all():
+        inside = {">": ours - part.bound, "<": part.bound - ours, "near": reach - abs(ours - part.bound)}
+        return inside[part.relation], "undecided"
     if part.relation == "near":
-        reach = part.tolerance + ROUNDING
         away = abs(ours - part.bound) if same else max(low - part.bound, part.bound - high, 0.0)
         return reach - away, "holds" if away <= reach else "does not hold"
-    inside, outside = (
+    worst, best = (
         (low - part.bound, high - part.bound) if part.relation == ">" else (part.bound - high, part.bound - low)
     )
-    return inside, "holds" if inside > 0 else "does not hold" if outside < 0 else "undecided"
+    return worst, "holds" if worst > 0 else "does not hold" if best < 0 else "undecided"
 
 
 def _values(statement: Statement, frame: pd.DataFrame, seeds: Sequence[int]) -> dict[Score, Values] | None:
