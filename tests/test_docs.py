@@ -2,8 +2,11 @@
 
 import csv
 import importlib
+import os
 import re
 import shlex
+import subprocess
+import sys
 import warnings
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -47,6 +50,19 @@ def test_the_blocks_run_in_order(
             dist.destroy_process_group()
     assert "tensor(" in capsys.readouterr().out or page.stem == "choosing"
     assert not list(tmp_path.iterdir()), "a block that leaves files behind"
+
+
+def test_the_page_on_many_processes_runs_on_two(tmp_path: Path) -> None:
+    (page,) = [page for page in PAGES if page.stem == "distributed"]
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(blocks(page, "python")))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    settings = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, capture_output=True, text=True, env=settings, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    said = re.findall(r"tensor\(.*?\)", ended.stdout)
+    assert said
+    assert all(said.count(weights) % 2 == 0 for weights in said)  # the same on both ranks
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
