@@ -244,7 +244,7 @@ def _section(
     if edition.device:
         facts.append(edition.device)
     if missing := edition.left.get(study.name):
-        facts.append(f"{missing} runs of its grid are not here")
+        facts.append(f"{missing} of its grid missing")
     agreement = ledger.agreement(study, frame)
     return Section(
         study.name,

@@ -153,8 +153,12 @@ def _cells(mark: Cells) -> Figure:
     return {
         "type": "heatmap",
         "z": [numbers(row) for row in mark.shade],
-        "text": [list(row) for row in mark.texts],
+        "text": [
+            [f'<span style="color:{mark.ink(i, j)}">{_escaped(text)}</span>' for j, text in enumerate(row)]
+            for i, row in enumerate(mark.texts)
+        ],
         "texttemplate": "%{text}",
+        "textfont": {"size": 12},
         "hoverinfo": "skip",
         "colorscale": [[0, "#f7fbff"], [0.25, "#d0e1f2"], [0.5, "#94c4df"], [0.75, "#4a98c9"], [1, "#1764ab"]],
         "showscale": False,

@@ -102,6 +102,10 @@ class Cells:
     shade: NDArray[np.float64]
     texts: Sequence[Sequence[str]]
 
+    def ink(self, row: int, column: int) -> str:
+        """The colour of a text: whichever can be read better on the cell's blue."""
+        return "white" if self.shade[row, column] > 0.88 else "black"
+
 
 Mark = Line | Dots | Bars | Rule | Words | Cells
 

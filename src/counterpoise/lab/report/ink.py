@@ -211,7 +211,7 @@ def _cells(axis: Axes, mark: Cells) -> None:
     axis.imshow(mark.shade, cmap="Blues", aspect="auto", vmin=0, vmax=1.25)
     for i, row in enumerate(mark.texts):
         for j, text in enumerate(row):
-            axis.text(j, i, text, ha="center", va="center", color="white" if mark.shade[i, j] > 0.7 else "black")
+            axis.text(j, i, text, ha="center", va="center", color=mark.ink(i, j))
 
 
 def _colour(look: Look) -> str:
