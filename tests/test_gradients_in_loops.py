@@ -156,7 +156,7 @@ def test_under_autocast(name: str) -> None:
     outside = cp.make(name, TASKS, seed=3) if name in ("pcgrad", "gradvac") else cp.make(name, TASKS)
     assert isinstance(outside, cp.Aggregation)
     values = torch.stack([loss.detach().double() for loss in losses.values()])
-    weights = outside.solve(rows @ rows.T, Seen(values, torch.ones(3, dtype=torch.bool), None, True))
+    weights = outside.solve(rows @ rows.T, Seen(values, torch.ones(3), torch.ones(3, dtype=torch.bool), None, True))
     torch.testing.assert_close(inside.weights.double(), weights, rtol=1e-3, atol=1e-4)  # type: ignore[union-attr]
 
 
@@ -270,6 +270,90 @@ def test_a_weighting_by_number_takes_the_names_of_the_method() -> None:
     balancer = cp.PCGrad(TASKS, weighting=cp.Static(len(TASKS)))
     balancer.backward(losses, shared=net.trunk.parameters())
     assert balancer.weights is not None
+
+
+@pytest.mark.parametrize("name", ["mgda", "pcgrad", "cagrad", "upgrad", "imtl-g"])
+def test_tensors_that_are_added_up_keep_gradients_of_their_own(name: str) -> None:
+    """autograd gives both terms of a sum one buffer: scaled in place for one, it would be scaled for the other."""
+
+    def direction(balancer: cp.Balancer, **places: Any) -> list[Tensor]:
+        for leaf in leaves:
+            leaf.grad = None
+        balancer.backward(losses(), **places)
+        return [leaf.grad.clone() for leaf in leaves if leaf.grad is not None]
+
+    def losses() -> list[Tensor]:
+        z = parts[0] + parts[1]
+        return [z[0] + 0.1 * z[1], 2 * z[1]]
+
+    leaves = [torch.zeros(2, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    parts: list[Tensor] = [*leaves]
+    wanted = direction(cp.make(name, 2), shared=leaves)
+    parts = [leaf * 1 for leaf in leaves]
+    found = direction(cp.make(name, 2), features=parts)
+    torch.testing.assert_close(found, wanted)
+    assert leaves[0].grad is not None
+    assert leaves[1].grad is not None
+    assert leaves[0].grad.data_ptr() != leaves[1].grad.data_ptr()
+
+
+@pytest.mark.parametrize("passes", ["loop", "batched"])
+def test_parameters_that_are_added_up_before_features_too(passes: str) -> None:
+    leaves = [torch.zeros(2, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    z = leaves[0] + leaves[1]
+    cp.make("mgda", 2, passes=passes).backward([z[0], 2 * z[1]], shared=leaves, features=z)
+    for leaf in leaves:
+        torch.testing.assert_close(leaf.grad, torch.tensor([0.8, 0.4], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", ["mgda", "pcgrad", "cagrad"])
+def test_a_gradient_that_autograd_expands_can_be_combined(name: str) -> None:
+    """That of z.sum() is one number seen everywhere."""
+    leaf = torch.ones(3, 4, requires_grad=True)
+    z = leaf * 2
+    cp.make(name, 2).backward([z.sum(), z.sum(1).square().mean()], features=z)
+    assert leaf.grad is not None
+    assert torch.isfinite(leaf.grad).all()
+    assert leaf.grad.norm() > 0
+
+
+@pytest.mark.parametrize("name", ["moco", "db-mtl", "excess-mtl"])
+def test_an_overflow_skips_one_step_and_leaves_no_trace(name: str) -> None:
+    net = Net()
+    balancer = cp.make(name, TASKS)
+    balancer.backward(net.losses(*batch())[0], shared=net.trunk.parameters())
+    before = {key: value.clone() for key, value in balancer.state_dict().items()}
+    net.zero_grad()
+    losses, z = net.losses(*batch())
+    z.register_hook(lambda grad: grad * torch.inf)
+    balancer.backward(losses, shared=net.trunk.parameters(), scaler=torch.amp.GradScaler("cpu"))
+    assert any(p.grad is not None and not torch.isfinite(p.grad).all() for p in net.trunk.parameters())
+    after = balancer.state_dict()
+    assert before.keys() == after.keys()
+    for key, value in before.items():
+        torch.testing.assert_close(after[key], value, equal_nan=True)
+    net.zero_grad()
+    balancer.backward(net.losses(*batch())[0], shared=net.trunk.parameters())
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in net.trunk.parameters())
+
+
+def test_moco_sees_the_weighted_losses() -> None:
+    def first(factor: float, weights: list[float]) -> Tensor:
+        w = torch.ones(2, dtype=torch.float64, requires_grad=True)
+        balancer = cp.MoCo(2, weighting=cp.Static(2, weights=weights))
+        balancer.backward([w[0], factor * w[1] + w[0]], shared=[w])
+        assert w.grad is not None
+        return w.grad
+
+    w = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    cp.MoCo(2).backward([w[0], 1000 * (5 * w[1] + w[0])], shared=[w])  # the factor by hand
+    torch.testing.assert_close(first(5.0, [1.0, 1000.0]), w.grad)
+
+
+def test_the_value_of_a_deferred_loss_leaves_absent_tasks_out() -> None:
+    w = torch.ones(2, requires_grad=True)
+    loss = cp.PCGrad(2).loss([w[0], w[1] * torch.inf], shared=w)
+    assert float(loss.detach()) == 1.0
 
 
 def test_strict_names_the_task() -> None:

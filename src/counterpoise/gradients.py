@@ -93,7 +93,7 @@ def at_features(
             [root.loss], [*features, *leaves], [root.grad], retain_graph=keep or not last, allow_unused=True
         )
         rows.append(list(grads))
-    return _split(roots, rows, features, leaves)
+    return _split(roots, _owned(rows, [root.grad for root in roots]), features, leaves)
 
 
 def through_features(
@@ -113,7 +113,22 @@ def through_features(
         outputs, flow = [z for z, _ in reached], [grad for _, grad in reached]
         rows.append([*torch.autograd.grad(outputs, list(targets), flow, retain_graph=retain, allow_unused=True)])
     _check_reached(rows)
-    return grads._replace(targets=list(targets), rows=rows)
+    return grads._replace(targets=list(targets), rows=_owned(rows))
+
+
+def _owned(rows: list[Row], others: Sequence[Tensor] = ()) -> list[Row]:
+    """The rows, to be written to: autograd may hand one buffer to several tensors (a + b), or expand one (z.sum())."""
+    taken = {other.untyped_storage().data_ptr() for other in others}
+    for row in rows:
+        for k, grad in enumerate(row):
+            if grad is None or grad.layout is not torch.strided:
+                continue
+            memory = grad.untyped_storage().data_ptr()
+            expanded = any(step == 0 and size > 1 for step, size in zip(grad.stride(), grad.shape, strict=True))
+            if memory in taken or expanded:
+                row[k] = grad.clone()
+            taken.add(memory)
+    return rows
 
 
 def _batched_products(outputs: Sequence[Tensor], inputs: Sequence[Tensor], flows: Sequence[Tensor], keep: bool) -> Row:
@@ -127,7 +142,8 @@ def _batched_products(outputs: Sequence[Tensor], inputs: Sequence[Tensor], flows
     def product(*flow: Tensor) -> tuple[Tensor, ...]:
         return torch.autograd.grad(list(outputs), used, list(flow), retain_graph=keep, materialize_grads=True)
 
-    found = iter(torch.vmap(product, chunk_size=len(flows[0]))(*flows) if used else ())
+    (owned,) = _owned([[*torch.vmap(product, chunk_size=len(flows[0]))(*flows)] if used else []])
+    found = iter(owned)
     return [next(found) if id(leaf) in reached else None for leaf in inputs]
 
 

@@ -69,6 +69,7 @@ class Seen(NamedTuple):
     """What a method may look at besides the task gradients."""
 
     losses: Tensor  # (…, T), averaged over ranks, NaN where absent
+    weights: Tensor  # (…, T), what multiplied each loss before its gradient was taken
     present: Tensor  # (…, T)
     scale: Tensor | None  # what a GradScaler multiplied the gradients by
     learning: bool
@@ -169,8 +170,11 @@ class Aggregation(Balancer):
     ) -> Tensor:
         """The value is the plain sum of the losses: what the method makes of them is known after the backward pass."""
         values, _, _ = gather(losses, self.tasks, self.batch_shape, self._device())
-        places = {"shared": None if shared is None else list(shared), "features": features, **needs}
-        return deferred(values.nansum(), lambda factor: self.backward(losses, scaler=factor, **places))
+        if shared is not None:
+            shared = [shared] if isinstance(shared, Tensor) else list(shared)
+        places = {"shared": shared, "features": features, **needs}
+        total = torch.where(torch.isfinite(values), values, 0.0).sum()
+        return deferred(total, lambda factor: self.backward(losses, scaler=factor, **places))
 
     def step_end(self, losses_after: Losses, *, counts: Tensor | None = None) -> None:
         if self.weighting is not None:
@@ -218,7 +222,7 @@ class Aggregation(Balancer):
         if multipliers is not None:
             step, local = (s._replace(weights=s.weights * multipliers.to(s.weights.dtype)) for s in (step, local))
         flow = local.weights if scale is None else local.weights * scale
-        seen = Seen(mean, (step.weights != 0) & torch.isfinite(mean), scale, learning)
+        seen = Seen(mean, step.weights, (step.weights != 0) & torch.isfinite(mean), scale, learning)
         return step, self._roots(values, slots, inputs, flow), seen
 
     def _loss_space(
@@ -342,6 +346,13 @@ class Aggregation(Balancer):
 
     def _exact(self) -> bool:
         return self.ranks == "exact" and self.learning and distributed.active(self.process_group)
+
+    def _sound(self, gram: Tensor, grads: TaskGradients, seen: Seen) -> Tensor:
+        """(…, 1): whether all gradients are finite. If not, a scaler skips the step, which must leave no trace."""
+        absent = ~seen.present
+        for slot in set(range(len(self.tasks))) - set(grads.slots):
+            absent[..., slot] = True
+        return (torch.isfinite(gram.diagonal(dim1=-2, dim2=-1)) | absent).all(-1, keepdim=True)
 
     def _gram(self, grads: TaskGradients, seen: Seen) -> Tensor:
         """The Gram matrix of all T tasks, unscaled, NaN on the diagonal for those that are absent."""

@@ -49,19 +49,20 @@ class ExcessMTL(Aggregation):
         self.register_buffer("first", torch.full(self.shape, torch.nan))
 
     def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[Tensor, Row]:
-        excess = self._excess(grads, seen)
+        sound = self._sound(self._gram(grads, seen), grads, seen)
+        excess = self._excess(grads, seen, sound)
         known = ~torch.isnan(self.first)
         # Only the first step that has a task sets its unit, and then does not move its weight.
         growth = torch.where(known & seen.present, self.lr * excess / self.first.clamp_min(1e-30), 0.0)
         logs = self.task_weights.log() + growth
         weights = torch.softmax(logs, -1) * len(self.tasks)
         if seen.learning:
-            self.task_weights.copy_(weights)
-            self.first.copy_(torch.where(~known & seen.present, excess, self.first))
+            self.task_weights.copy_(torch.where(sound, weights, self.task_weights))
+            self.first.copy_(torch.where(~known & seen.present & sound, excess, self.first))
         chosen = weights * seen.present
         return chosen, gradients.combine(grads.rows, gradients.chosen(chosen, grads.slots), grads.stacks)
 
-    def _excess(self, grads: TaskGradients, seen: Seen) -> Tensor:
+    def _excess(self, grads: TaskGradients, seen: Seen, sound: Tensor) -> Tensor:
         excess = torch.zeros_like(self.task_weights)
         unscale = 1.0 if seen.scale is None else 1 / seen.scale
         sums = self.memory.like(grads, len(self.tasks))
@@ -69,7 +70,9 @@ class ExcessMTL(Aggregation):
             for held, grad in zip(sums, row, strict=True):
                 if grad is None:
                     continue
+                pad = (*sound.shape[:-1], *(1,) * (grad.dim() - len(self.batch_shape)))
                 squares = (local(grad).to(held.dtype) * unscale).square()
+                squares = torch.where(sound[..., 0].view(pad), squares, 0.0)
                 total = held[slot].add_(squares) if seen.learning else held[slot] + squares
                 parts = squares / (total + 1e-7).sqrt()
                 excess[..., slot] += parts.flatten(len(self.batch_shape)).sum(-1) if parts.dim() else parts

@@ -32,8 +32,11 @@ class Memory(nn.Module):
             )
         return held
 
-    def follow(self, grads: TaskGradients, factors: Tensor, rates: Tensor, learning: bool) -> list[Row]:
-        """Moves each task's memory towards factor·gradient by its rate (both (…, T)); returns copies of all T rows."""
+    def follow(self, grads: TaskGradients, factors: Tensor, rates: Tensor, sound: Tensor, learning: bool) -> list[Row]:
+        """Moves each task's memory towards factor·gradient by its rate (both (…, T)); returns copies of all T rows.
+
+        Where gradients are not `sound` (…, 1), nothing moves.
+        """
         tasks, lead = factors.shape[-1], factors.dim() - 1
         held = self.like(grads, tasks)
         moved = held if learning else [memory.clone() for memory in held]
@@ -43,6 +46,7 @@ class Memory(nn.Module):
                 pad = (*factors.shape[:-1], *(1,) * (mine.dim() - lead))
                 target = torch.zeros_like(mine) if grad is None else local(grad).to(mine.dtype)
                 target = target * factors[..., slot].to(mine.dtype).view(pad)
+                target = torch.where(sound[..., 0].view(pad), target, mine)
                 mine.lerp_(target, rates[..., slot].to(mine.dtype).view(pad))
         return [[memory[slot].clone() for memory in moved] for slot in range(tasks)]
 

@@ -56,18 +56,21 @@ class MoCo(Aggregation):
         self.register_buffer("step", torch.zeros(()))
 
     def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[None, Row]:
-        norms = self._gram(grads, seen).diagonal(dim1=-2, dim2=-1).sqrt()
+        gram = self._gram(grads, seen)
+        norms, sound = gram.diagonal(dim1=-2, dim2=-1).sqrt(), self._sound(gram, grads, seen)
         there = norms > 0  # a task without a gradient keeps its mean
         unscale = 1.0 if seen.scale is None else 1 / seen.scale
-        factors = torch.where(there, seen.losses.to(norms.dtype) / norms, 0.0) * unscale
+        losses = (seen.losses * seen.weights).to(norms.dtype)
+        factors = torch.where(there, losses / norms, 0.0) * unscale
         step = self.step + 1
-        rows = self.memory.follow(grads, factors, there * (self.beta / step.sqrt()), seen.learning)
+        rows = self.memory.follow(grads, factors, there * (self.beta / step.sqrt()), sound, seen.learning)
         products = gradients.gram(rows, len(self.batch_shape)).to(self.lam.dtype)
         change = (products @ self.lam.unsqueeze(-1)).squeeze(-1) + self.rho * self.lam
         lam = torch.softmax(self.lam - self.gamma / step.sqrt() * change, -1)
         if seen.learning:
-            self.lam.copy_(lam)
-            self.step.copy_(step)
+            self.lam.copy_(torch.where(sound, lam, self.lam))
+            self.step.copy_(torch.where(sound.any(), step, self.step))
+        lam = torch.where(sound, lam, torch.nan)
         return None, gradients.combine(rows, lam if seen.scale is None else lam * seen.scale)
 
     @torch.no_grad()
