@@ -134,6 +134,28 @@ def test_a_missing_file_is_damage_too(tmp_path: Path) -> None:
         assert store.result(one.runs[0]) is None
 
 
+def test_who_looks_deletes_nothing(tmp_path: Path) -> None:
+    one, store = stack(epochs=1, seeds=1), Store(tmp_path)
+    execute(one, tmp_path)
+    path = store.folder(one.runs[0]) / "result.json"
+    path.write_text('{"digests":1,"result":2}')
+    before = files(tmp_path)
+    with pytest.warns(CorruptWarning, match="counts as not run"):
+        assert store.result(one.runs[0]) is None
+    assert files(tmp_path) == before
+
+
+def test_the_draft_of_another_process_is_left_alone_until_it_is_old(tmp_path: Path) -> None:
+    one, store = stack(epochs=1, seeds=1), Store(tmp_path)
+    drafts = [store.folder(one.runs[0]) / f".history.json.{name}" for name in ("young", "old")]
+    drafts[0].parent.mkdir(parents=True)
+    for draft in drafts:
+        draft.touch()
+    os.utime(drafts[1], (0, 0))
+    execute(one, tmp_path)
+    assert [draft.exists() for draft in drafts] == [True, False]
+
+
 @pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_checkpoint_is_named_and_its_stack_starts_over(tmp_path: Path, how: str) -> None:
     one, store = stack(epochs=2, seeds=1), Store(tmp_path)

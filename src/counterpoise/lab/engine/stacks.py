@@ -114,7 +114,7 @@ def plan(runs: Sequence[Run], store: Store, largest: int | None = None) -> list[
     """What is left to do: stacks with a checkpoint whole, of the others the runs that are not finished."""
     left = []
     for stack in make_stacks(dict.fromkeys(runs), largest):  # a run that stands in two tables is run once
-        missing = tuple(run for run in stack.runs if store.result(run) is None)
+        missing = tuple(run for run in stack.runs if store.result(run, clear=True) is None)
         if missing:
             left.append(stack if store.has_checkpoint(stack.study, stack.key) else Stack(missing))
     return left

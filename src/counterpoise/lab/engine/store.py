@@ -1,9 +1,11 @@
 """Results on disk: every file is written whole or not at all, and checked when it is read."""
 
+import contextlib
 import hashlib
 import io
 import json
 import shutil
+import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +24,8 @@ DESCRIPTION, HISTORY, RESULT, CHECKPOINT, PROGRESS, CIRCUMSTANCES = (
     "progress.json",
     "circumstances.json",
 )
+
+STALE = 600.0  # seconds after which nobody writes on a draft any more
 
 
 class CorruptWarning(UserWarning):
@@ -57,8 +61,10 @@ class Store:
         body = encode(result)
         digests = {name: digest(text.encode()) for name, text in {**texts, RESULT: body}.items()}
         write_whole(folder / RESULT, encode({"digests": digests, "result": body}).encode())
-        for draft in folder.glob(".*"):  # of a worker that was killed while it wrote
-            draft.unlink(missing_ok=True)
+        for draft in folder.glob(".*"):  # of a worker that was killed while it wrote; another may be writing now
+            with contextlib.suppress(OSError):
+                if draft.stat().st_mtime < time.time() - STALE:
+                    draft.unlink()
 
     def note(self, run: Run, circumstances: dict[str, Any]) -> None:
         """When, where and with what a run was made, beside it: nothing that its numbers follow from."""
@@ -67,16 +73,20 @@ class Store:
     def circumstances(self, run: Run) -> dict[str, Any]:
         return read_circumstances(self.folder(run))
 
-    def result(self, run: Run) -> dict[str, Any] | None:
-        """The result of a finished run, or None. A damaged folder is named, removed, and counts as not finished."""
+    def result(self, run: Run, *, clear: bool = False) -> dict[str, Any] | None:
+        """The result of a finished run, or None. A damaged folder is named and counts as not finished.
+
+        Who will do the run again may `clear` such a folder; who only looks must not.
+        """
         folder = self.folder(run)
         if not (folder / RESULT).exists():
             return None
         try:
             return self._verified(folder, run.canonical())
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            warnings.warn(f"{folder} is damaged ({error}): {run} is run again", CorruptWarning, stacklevel=2)
-            shutil.rmtree(folder)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            warnings.warn(f"{folder} is damaged ({error}): {run} counts as not run", CorruptWarning, stacklevel=2)
+            if clear:
+                (folder / RESULT).unlink(missing_ok=True)
             return None
 
     def history(self, run: Run) -> list[dict[str, Any]]:
