@@ -3,10 +3,10 @@
 import importlib.util
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 try:
     if importlib.util.find_spec("pandas") is None:  # imported where tables are made: it takes its time
@@ -112,7 +112,7 @@ def studies(
     table = Table("method", "condition", "seed", "lr", "folder", "score", title=chosen.title)
     for cell in _cells(chosen, seeds, epochs, _device(device), method, condition):
         result = store.result(cell.run)
-        score = "–" if result is None else f"{result.get('macro') or result['best']['value']:.3f}"
+        score = "–" if result is None else _scored(result)
         row = (cell.method, cell.condition.key, str(cell.run.seed), f"{cell.run.network_lr:g}", cell.run.key, score)
         table.add_row(*row)
     console.print(table)
@@ -142,12 +142,13 @@ def reproduce(
     """Runs studies (those runs that are not finished yet), and shows and writes tables, claims and figures."""
     if names == [SATURATION]:
         names, method = [study.name for study in charted()], method or ["BPGS"]
-    chosen = [_study(name, data, quick) for name in names] if names else list(PAPER_STUDIES)
+    chosen = [_study(name, data, quick) for name in dict.fromkeys(names)] if names else list(PAPER_STUDIES)
     device = _device(device)
     _check_executor(executor, address, jobs)
     cells = [c for study in chosen for c in _cells(study, seeds, epochs, device, method, condition)]
     runs = list(dict.fromkeys(cell.run for cell in cells))  # one may stand in several tables
     _check_data(runs, data)
+    _check_folder(out)
     if started_by_torchrun() and any(run.data.name not in DENSE for run in runs):
         _fail("torchrun is for the studies of NYUv2: the others train many runs in one process already")
     store = Store(out)
@@ -181,7 +182,7 @@ def reproduce(
     told = [study.name for study in chosen]
     write_whole(made, f"{provenance(told, options, quick)}\n{workshop(out, told)}".encode())
     written.append(made)
-    console.print(f"{len(written)} files in {out / 'report'}: tables, ledger and figures")
+    console.print(f"{len(written)} files in {out / 'report'}: tables, ledger and figures", markup=False)
 
 
 @app.command()
@@ -218,7 +219,7 @@ def atlas(out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = 
         write_whole(out, atlas_page().encode())
     except OSError as error:
         _fail(f"cannot write {out}: {error.strerror}")
-    console.print(f"written: {out} (open it in a browser)")
+    console.print(f"written: {out} (open it in a browser)", markup=False)
 
 
 @app.command()
@@ -233,6 +234,7 @@ def report(
     for name in ("jinja2", "plotly"):
         if importlib.util.find_spec(name) is None:
             _fail(f"the page needs {name}: pip install 'counterpoise[lab]'")
+    _check_folder(out)
     from .lab import page
 
     found = page.gather(runs)
@@ -241,7 +243,8 @@ def report(
     written = page.write(found, out)
     for problem in found.problems[:20]:
         console.print(f"[yellow]not used:[/yellow] {escape(problem.path)} ({problem.kind}: {escape(problem.reason)})")
-    console.print(f"{written[0]} ({written[0].stat().st_size / 2**20:.1f} MB) and {len(written) - 1} files beside it")
+    size = f"{written[0].stat().st_size / 2**20:.1f} MB"
+    console.print(f"{written[0]} ({size}) and {len(written) - 1} files beside it", markup=False)
 
 
 class DataAction(StrEnum):
@@ -350,6 +353,12 @@ def _cells(
         _fail(str(error))
 
 
+def _scored(result: Mapping[str, Any]) -> str:
+    """The score of a run, or the best value of what it watched; a run that diverged has neither."""
+    found = [value for value in (result.get("macro"), result["best"]["value"]) if value is not None]
+    return f"{found[0]:.3f}" if found else "–"
+
+
 def _run_on(study: Study, store: Store, seeds: str | None, epochs: int | None, devices: list[str]) -> str:
     """The first of the devices on which a run of the study has ended."""
     cells = {device: _cells(study, seeds, epochs, device, None, None) for device in devices}
@@ -381,6 +390,11 @@ def _known(name: str) -> str:
     if kind not in ("cpu", "cuda"):
         _fail(f"device {name!r} is not supported: expected cpu, cuda or cuda:N")
     return name
+
+
+def _check_folder(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        _fail(f"{out} is a file, expected a folder to write to")
 
 
 def _check_executor(executor: ExecutorChoice, address: str | None, jobs: int | None) -> None:
@@ -417,7 +431,9 @@ def _fail(message: str) -> NoReturn:
 
 def main() -> None:
     warnings.simplefilter("always", CorruptWarning)
-    warnings.showwarning = lambda message, *_: Console(stderr=True).print(f"[yellow]warning:[/yellow] {message}")
+    warnings.showwarning = lambda message, *_: Console(stderr=True).print(
+        f"[yellow]warning:[/yellow] {escape(str(message))}"
+    )
     app()
 
 

@@ -14,6 +14,8 @@ from typer.testing import CliRunner, Result
 
 import counterpoise as cp
 from counterpoise.cli import app
+from counterpoise.lab.engine import Store
+from counterpoise.lab.studies import STUDIES
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -79,6 +81,21 @@ def test_show_finds_runs_of_any_device_and_names_the_part_that_decides() -> None
     assert shown.exit_code == 0, shown.output
     assert re.search(r"UWSO\s+0\.323 ", shown.output)
     assert re.search(r"lowest total loss, Nash-MTL included.*\n.*-0\.010 \[–, –\]", shown.output)  # behind UWSO
+
+
+def test_a_diverged_run_is_listed_without_a_score(tmp_path: Path) -> None:
+    (cell, *_) = STUDIES["scale-stress"].grid(seeds=[42], epochs=1)
+    Store(tmp_path).finish(cell.run, [], {"macro": None, "best": {"epoch": 0, "value": None}})
+    listed = call("studies", "scale-stress", "--seeds", "42", "--epochs", "1", "--out", str(tmp_path))
+    assert listed.exit_code == 0, listed.output
+
+
+def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for command in (["reproduce", "scale-stress"], ["report", str(RESULTS / "synthetic")]):
+        result = call(*command, "--out", str(tmp_path / "file"))
+        assert result.exit_code == 2
+        assert "is a file, expected a folder" in result.output.replace("\n", " ")
 
 
 def test_addresses_and_names_are_never_cut() -> None:
