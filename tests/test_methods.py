@@ -255,6 +255,16 @@ def test_static_takes_weights() -> None:
         cp.FAMO(3, min_losses=[0.0, 0.0])
 
 
+def test_famo_goes_back_to_a_state_between_a_call_and_its_end() -> None:
+    famo = cp.FAMO(2)
+    state = {name: value.clone() for name, value in famo.state_dict().items()}
+    famo(torch.tensor([1.0, 2.0]))
+    famo.load_state_dict(state)  # the step is given up
+    famo(torch.tensor([1.0, 2.0]))
+    famo.step_end(torch.tensor([0.9, 1.0]))
+    assert int(famo.adam.step) == 1
+
+
 def test_what_a_method_needs_is_asked_for_by_name() -> None:
     losses = torch.ones(2)
     with pytest.raises(ValueError, match="kpis="):

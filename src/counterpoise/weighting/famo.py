@@ -104,5 +104,9 @@ class FAMO(Weighting):
         self.logits.zero_()
         self.adam.clear()
 
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._calls = 0  # those were of another state
+
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, lr={self.lr}, weight_decay={self.weight_decay}"
