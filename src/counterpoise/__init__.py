@@ -31,6 +31,7 @@ from .aggregation import (
     UPGrad,
 )
 from .balancer import Balancer
+from .compiled import retain_compiled_graphs
 from .distributed import average_gradients
 from .doctor import Diagnosis, Doctor, diagnose
 from .losses import Losses
@@ -101,4 +102,5 @@ __all__ = [
     "functional",
     "make",
     "methods",
+    "retain_compiled_graphs",
 ]

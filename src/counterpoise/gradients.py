@@ -5,7 +5,7 @@ rows are kept as autograd made them. Their inner products are accumulated tensor
 combined in place from the stored rows, so that the Jacobian never exists in one piece and no further backward is run.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -149,23 +149,25 @@ def _batched_products(outputs: Sequence[Tensor], inputs: Sequence[Tensor], flows
 
 def leaves_beside(outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> list[Tensor]:
     """The leaves that the outputs depend on otherwise than through `targets`."""
-    inner = {target.grad_fn for target in targets if target.grad_fn is not None}
     own = {id(target) for target in targets}
+    leaves = (getattr(node, "variable", None) for node in graph(outputs, targets))
+    return list({id(leaf): leaf for leaf in leaves if leaf is not None and id(leaf) not in own}.values())
+
+
+def graph(outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Iterator[Node]:
+    """The nodes between `targets` and the outputs."""
+    inner = {target.grad_fn for target in targets if target.grad_fn is not None}
     stack: list[Node] = [output.grad_fn for output in outputs if output.grad_fn is not None]
     seen: set[Node] = set(stack)
-    found: dict[int, Tensor] = {}
     while stack:
         node = stack.pop()
         if node in inner:
             continue
-        leaf = getattr(node, "variable", None)
-        if leaf is not None and id(leaf) not in own:
-            found[id(leaf)] = leaf
+        yield node
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
                 stack.append(following)
-    return list(found.values())
 
 
 def gram(rows: Sequence[Row], lead: int, stacks: Row | None = None) -> Tensor:

@@ -1,7 +1,9 @@
 """Dense prediction on small scenes: against plain PyTorch, killed and resumed, in every study."""
 
+import gc
 import io
 import math
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +27,7 @@ from counterpoise.lab.engine import Recipe, Run, Schedule, Stack, Store, execute
 from counterpoise.lab.engine.dense import DenseTrainer
 from counterpoise.lab.engine.measured import MeasuredTrainer
 from counterpoise.lab.engine.optim import schedule_factor
+from counterpoise.lab.engine.trainers import make_trainer
 from counterpoise.lab.models import SegNet
 from counterpoise.lab.studies import NYUV2_STUDIES, STUDIES
 from counterpoise.lab.studies.dense import BPGS, KENDALL, NASH_AUTHORS, PROTOCOL, STATIC, on_scenes
@@ -204,6 +207,17 @@ def test_loader_seeds_change_the_order_alone() -> None:
     assert torch.equal(first.draws.top, other.draws.top)
     for ours, theirs in zip(first.network.parameters(), other.network.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_a_trainer_frees_what_the_one_before_held() -> None:
+    gc.disable()
+    try:
+        held = weakref.ref(DenseTrainer(run(BPGS)).network)
+        assert held() is not None
+        make_trainer([run(BPGS)])
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def test_measured_runs_take_turns_and_are_timed() -> None:

@@ -11,6 +11,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from .. import distributed, gradients
 from ..balancer import Balancer, Common
+from ..compiled import retains
 from ..deferred import Factor, deferred
 from ..functional import Step, weighted_sum
 from ..functional.gram import looking_is_free
@@ -105,6 +106,7 @@ class Aggregation(Balancer):
         self.passes = passes
         self.ranks = ranks
         self._batches: bool | None = None  # whether batched passes work; None before the first
+        self._retains = False  # whether the graph is known to survive a backward pass
 
     def solve(self, gram: Tensor, seen: Seen) -> Tensor:
         """Weights (…, T) for a Gram matrix (…, T, T) whose diagonal is NaN for absent tasks."""
@@ -278,6 +280,8 @@ class Aggregation(Balancer):
         return weights
 
     def _task_gradients(self, roots: Sequence[Root], place: Place, keep: bool) -> TaskGradients:
+        if not self._retains and len(roots) > 1:
+            self._retains = retains(roots, place.targets)
         if place.at_features:
             return gradients.at_features(
                 roots, place.features, gradients.leaves_beside([root.loss for root in roots], place.features), keep

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .. import gradients
 from ..balancer import Balancer
+from ..compiled import retains
 from ..functional.bpgs import statistics
 from ..losses import Losses, Slots, gather, task_names
 from ..weighting import Weighting
@@ -61,6 +62,7 @@ class Doctor:
         self._shared = None if shared is None else gradients.shared_parameters(shared)
         self._losses: list[Tensor] = []
         self._grams: list[Tensor] = []
+        self._retains = False  # whether the graph is known to survive a backward pass
         self._chart: tuple[Tensor, Tensor] | None = None
         self._undo: list[Callable[[], None]] = []
 
@@ -153,12 +155,17 @@ class Doctor:
     def _look_at_gradients(self, slots: Slots, inputs: tuple[Tensor, ...], shared: Sequence[Tensor]) -> None:
         given = inputs[0].unbind(-1) if slots is None else inputs
         tasks = len(self.tasks)
-        rows: list[gradients.Row] = []
-        seen: list[int] = []
-        for slot, loss in zip(range(tasks) if slots is None else slots, given, strict=True):
-            if loss.requires_grad:
-                rows.append([*torch.autograd.grad(loss, shared, retain_graph=True, allow_unused=True)])
-                seen.append(slot)
+        roots = [
+            gradients.Root(slot, loss, torch.ones_like(loss))
+            for slot, loss in zip(range(tasks) if slots is None else slots, given, strict=True)
+            if loss.requires_grad
+        ]
+        if roots and not self._retains:
+            self._retains = retains(roots, shared)
+        rows: list[gradients.Row] = [
+            [*torch.autograd.grad(root.loss, shared, root.grad, retain_graph=True, allow_unused=True)] for root in roots
+        ]
+        seen = [root.slot for root in roots]
         if any(grad is not None for row in rows for grad in row):
             gram = gradients.spread(gradients.gram(rows, 0), tuple(seen), tasks)
             missing = [slot for slot in range(tasks) if slot not in seen]

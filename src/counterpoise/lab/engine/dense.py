@@ -117,10 +117,8 @@ class DenseTrainer:
         """Compiled on CUDA; what the compiler cannot take is run as it is. COUNTERPOISE_COMPILE=0: never compiled."""
         wrapped: Any = module
         if self._kind == "cuda" and os.environ.get("COUNTERPOISE_COMPILE") != "0":
-            import torch._functorch.config as settings
-
-            if self.in_gradient_space:  # goes through the graph once for each task: buffers must not be given away
-                settings.donated_buffer = False
+            if self.in_gradient_space:  # goes through the graph once for each task
+                cp.retain_compiled_graphs()
             wrapped = torch.compile(module, dynamic=False)
         if train and self.world > 1 and not self.in_gradient_space:
             return DistributedDataParallel(wrapped)

@@ -1,5 +1,6 @@
 """Who trains a stack of runs."""
 
+import gc
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -38,6 +39,8 @@ def is_measured(run: Run) -> bool:
 
 
 def make_trainer(runs: Sequence[Run]) -> AnyTrainer:
+    if is_dense(runs[0]):
+        gc.collect()  # an earlier one stands in a circle with its steps, and may hold gigabytes of the device
     if is_measured(runs[0]):
         return MeasuredTrainer(runs)
     return DenseTrainer(runs[0]) if is_dense(runs[0]) else Trainer(runs)
