@@ -1,5 +1,6 @@
 """What is recorded under results/nyuv2: whole run folders, and tables that are theirs."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ def test_a_run_is_whole_and_holds_no_photograph(folder: Path) -> None:
     description, result = read_folder(folder)
     assert f'"study":"{folder.parent.name}"' in description
     assert result["metrics"]["miou"] > 0
+    history = json.loads((folder / "history.json").read_text())
+    assert all(weight > 0 for epoch in history for weight in epoch["weight"])  # no task was left out
     assert not (folder / "truth.webp").exists()
 
 
