@@ -235,6 +235,18 @@ def test_a_shortened_study_is_not_compared_with_the_paper(tmp_path: Path) -> Non
     assert edition.left["scale-stress"] == len(list(study.grid(epochs=2))) - len(found.runs)
 
 
+@pytest.mark.parametrize(("study", "epochs"), [("scale-stress", 2), ("yeast", 2)])
+def test_nor_are_recorded_scores_of_one(study: str, epochs: int, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    rows = {"method": ["BPGS"], "condition": [STUDIES[study].conditions[0].key], "seed": [42], "lr": [0.1]}
+    for count, short in ((STUDIES[study].schedule.epochs, False), (epochs, True)):
+        frame = pd.DataFrame(rows | {"epochs": [count]})
+        frame.to_csv(tmp_path / "runs" / f"{study}.csv", index=False)
+        (edition,) = editions(gather([tmp_path]))
+        assert edition.how.endswith("fewer epochs") is short
+        assert bool(edition.studies[0].claims) is not short
+
+
 def test_a_run_that_no_study_has_is_foreign(tmp_path: Path) -> None:
     cell = next(STUDIES["scale-stress"].grid(seeds=[42]))
     other = replace(cell.run, model=spec("mlp", hidden=7))

@@ -235,8 +235,8 @@ def _placed(
     here = tuple(cell for cell in cells if cell.run.key in left)
     if not here:
         return left
-    if how or epochs:  # what the paper says is about the full form
-        study = replace(study, paper={}, claims=(), saturation=None)
+    if how or epochs:
+        study = _unjudged(study)
     usual = [cell for cell in study.grid(epochs=epochs, device=device) if not cell.condition.asked]
     missing = len({cell.run.key for cell in usual} - left.keys())
     groups.setdefault((how, device, epochs), []).append((study, here, missing))
@@ -259,10 +259,30 @@ def _written(gathered: Gathered, made: list[Edition]) -> list[Edition]:
             for name, frame in frames.items()
             if set(frame[place].itertuples(index=False, name=None)) - known.get(name, set())
         }
-        studies = tuple(study for name, study in STUDIES.items() if name in new)
-        if studies:
-            found.append(Edition(studies, f"recorded in {folder.name}", recorded=new))
+        for short in (False, True):
+            chosen = {name: frame for name, frame in new.items() if _shortened(STUDIES[name], frame) is short}
+            studies = tuple(study for name, study in STUDIES.items() if name in chosen)
+            if short:
+                studies = tuple(map(_unjudged, studies))
+            if studies:
+                how = f"recorded in {folder.name}{', fewer epochs' if short else ''}"
+                found.append(Edition(studies, how, recorded=chosen))
     return found
+
+
+def _shortened(study: Study, frame: pd.DataFrame) -> bool:
+    """Whether some run had fewer epochs than its schedule allows."""
+    least = {}
+    for cell in study.grid(seeds=study.seeds[:1]):
+        schedule = cell.run.schedule
+        least[cell.method, cell.condition.key] = min(schedule.epochs, schedule.patience or schedule.epochs)
+    rows = frame[["method", "condition", "epochs"]].itertuples(index=False, name=None)
+    return any(epochs < least.get((method, condition), 0) for method, condition, epochs in rows)
+
+
+def _unjudged(study: Study) -> Study:
+    """Without what the paper says, which is about the full form."""
+    return replace(study, paper={}, claims=(), saturation=None)
 
 
 def seeds_of(study: Study, frame: pd.DataFrame) -> list[tuple[int, ...]]:
