@@ -246,6 +246,27 @@ def test_auto_lambda_follows_the_exact_derivative() -> None:
         torch.testing.assert_close(p.grad, s)
 
 
+@pytest.mark.parametrize("absent", [None, torch.tensor(torch.nan)], ids=["left out", "nan"])
+def test_auto_lambda_rests_where_no_wanted_task_has_a_label(absent: Tensor | None) -> None:
+    net, balancer = Net(), cp.AutoLambda(TASKS, primary=["a"]).double()
+
+    def training() -> dict[str, Tensor]:
+        return net.losses(*batch())[0]
+
+    balancer.backward(
+        training(), shared=net.parameters(), validation=lambda: dict.fromkeys(TASKS, absent), training=training
+    )
+    torch.testing.assert_close(balancer.lam, torch.full((3,), 0.1, dtype=torch.float64))
+    assert all(p.grad is not None for p in net.parameters())
+    with pytest.raises(ValueError, match="the loss of task 'a' has no graph to go back through"):
+        balancer.backward(
+            training(),
+            shared=net.parameters(),
+            validation=lambda: {name: loss.detach() for name, loss in training().items()},
+            training=training,
+        )
+
+
 def test_auto_lambda_puts_parameters_back_when_a_closure_fails() -> None:
     net = Net()
     before = [p.detach().clone() for p in net.parameters()]

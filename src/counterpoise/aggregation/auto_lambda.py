@@ -10,7 +10,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from .. import distributed, gradients
 from ..deferred import Factor
-from ..losses import Losses, gather
+from ..losses import Losses, check_graphs, gather
 from ..own_adam import OwnAdam
 from ..registry import register
 from .base import Aggregation, Options
@@ -108,13 +108,11 @@ class AutoLambda(Aggregation):
         exact = self._exact()
         wanted = torch.tensor([task in self.primary for task in self.tasks], device=self.lam.device)
         with _moved(targets, [None if g is None else -self.virtual_lr * g for g in row]):
-            _, slots, inputs = gather(validation(), self.tasks, self.batch_shape, self.lam.device)
-            whole = inputs[0] if slots is None else torch.stack(list(inputs), -1)
-            chosen = wanted if slots is None else wanted[list(slots)]
-            total = torch.where(chosen & torch.isfinite(whole), whole, 0.0).sum()
-            ahead: gradients.Row = [*torch.autograd.grad(total, list(targets), allow_unused=True)]
+            ahead = self._ahead(validation(), wanted, targets)
         if exact:
             ahead = self._whole(ahead, targets, average=True)
+        if all(grad is None for grad in ahead):
+            return  # no wanted task has a label: nothing to learn from
         with torch.no_grad():
             length = torch.stack([g.norm() for g in ahead if g is not None]).norm()
             width = 0.01 / length.clamp_min(1e-30)
@@ -129,6 +127,19 @@ class AutoLambda(Aggregation):
             gradient = torch.nan_to_num(-self.virtual_lr * slope, 0.0, 0.0, 0.0)
             self.adam.move(self.lam, gradient, lr=self.lr)
             self.lam.clamp_min_(0.0)
+
+    def _ahead(self, losses: Losses, wanted: Tensor, targets: Sequence[Tensor]) -> gradients.Row:
+        """The gradient of the wanted losses, where there are any."""
+        _, slots, inputs = gather(losses, self.tasks, self.batch_shape, self.lam.device)
+        check_graphs(slots, inputs, self.tasks)
+        if not inputs:
+            return [None] * len(targets)
+        whole = inputs[0] if slots is None else torch.stack(list(inputs), -1)
+        chosen = wanted if slots is None else wanted[list(slots)]
+        total = torch.where(chosen & torch.isfinite(whole), whole, 0.0).sum()
+        if not total.requires_grad:
+            return [None] * len(targets)
+        return [*torch.autograd.grad(total, list(targets), allow_unused=True)]
 
     @torch.no_grad()
     def reset(self) -> None:
