@@ -151,7 +151,7 @@ def test_fixed_start_gives_equal_weights() -> None:
         torch.testing.assert_close(balancer.weights, torch.full((3,), 1 / 3))
 
 
-@pytest.mark.parametrize("extreme", [30.0, 800.0, 1e4])
+@pytest.mark.parametrize("extreme", [30.0, 709.0, 800.0, 1e4])
 @pytest.mark.parametrize("tasks", [2, 3, 64])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_bounded_for_any_theta(tasks: int, extreme: float, dtype: torch.dtype) -> None:

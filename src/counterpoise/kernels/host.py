@@ -65,7 +65,7 @@ def bpgs(
     j_net = sum(weighted)
     unit = total * exp(min(width * (0.5 - lowest) - mu, EXPONENT_LIMIT))  # ω = unit · α
     gain = theta_gain * reach
-    gradient = [gain * d * p * p * (1.0 - unit * w) for d, p, w in zip(decays, shares, weighted, strict=True)]
+    gradient = [gain * p * (d * p) * (1.0 - unit * w) for d, p, w in zip(decays, shares, weighted, strict=True)]
     if smallest < 0 or gain * (1.0 + unit * j_net) > LARGEST:
         limit = torch.finfo(result_dtype(losses)).max
         gradient = [min(max(g, -limit), limit) for g in gradient]
