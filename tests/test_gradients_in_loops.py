@@ -57,6 +57,23 @@ def test_a_task_that_does_not_reach_a_shared_parameter() -> None:
     same(*found)
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_a_task_that_reaches_no_shared_parameter(name: str) -> None:
+    """The same for the whole row."""
+    own = nn.Parameter(torch.tensor([0.5, -0.3], dtype=torch.float64))
+    found = []
+    for explicit in (False, True):
+        net = Net()
+        own.grad = None
+        losses, _ = net.losses(*batch())
+        losses["b"] = (own - 2).square().sum()
+        if explicit:
+            losses["b"] = losses["b"] + 0 * sum(p.sum() for p in net.trunk.parameters())
+        cp.make(name, TASKS).backward(losses, shared=net.trunk.parameters())
+        found.append(net.grads() | {"own": own.grad})
+    same(*found)
+
+
 @pytest.mark.parametrize("missing", ["no key", "None", "nan", "empty mean"])
 @pytest.mark.parametrize("name", ALL)
 def test_an_absent_task_is_left_out(name: str, missing: str) -> None:

@@ -202,6 +202,14 @@ def gram(rows: Sequence[Row], lead: int, stacks: Row | None = None) -> Tensor:
     return total
 
 
+def squares(rows: Sequence[Row], lead: int) -> Tensor:
+    """The diagonal of `gram`, (…, n)."""
+    parts = [[_flat(grad, lead) for grad in row if grad is not None] for row in rows]
+    found = [_square(flat, lead) if flat else None for flat in parts]
+    zero = torch.zeros_like(next(one for one in found if one is not None))
+    return torch.stack([zero if one is None else one for one in found], -1)
+
+
 def combine(rows: list[Row], weights: Tensor | None, stacks: Row | None = None) -> Row:
     """Σ weights_i row_i, in place: the rows are spent. `weights` is (…, n); None adds them up."""
     if stacks is not None and weights is not None and weights.dim() == 1 and not (len(rows) <= FEW and _on_cpu(rows)):
@@ -324,6 +332,12 @@ def _dots(rows: Sequence[Tensor]) -> Tensor:
     size = len(rows)
     upper = {(i, j): torch.dot(rows[i], rows[j]) for i in range(size) for j in range(i, size)}
     return torch.stack([upper[min(i, j), max(i, j)] for i in range(size) for j in range(size)]).view(size, size)
+
+
+def _square(parts: list[Tensor], lead: int) -> Tensor:
+    if lead == 0:
+        return torch.stack(torch._foreach_norm(parts)).square().sum()
+    return torch.stack([part.square().sum(-1) for part in parts]).sum(0)
 
 
 def _products(flat: Tensor) -> Tensor:

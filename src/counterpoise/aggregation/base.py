@@ -351,12 +351,19 @@ class Aggregation(Balancer):
     def _exact(self) -> bool:
         return self.ranks == "exact" and self.learning and distributed.active(self.process_group)
 
-    def _sound(self, gram: Tensor, grads: TaskGradients, seen: Seen) -> Tensor:
+    def _squares(self, grads: TaskGradients, seen: Seen) -> Tensor:
+        """(…, T): the diagonal of the Gram matrix alone, 0 for tasks without a gradient."""
+        found = gradients.squares(grads.rows, len(self.batch_shape))
+        if grads.partial is not None:
+            found = distributed.total(found, self.process_group) * grads.partial
+        if seen.scale is not None:
+            found = found / seen.scale.to(found.dtype).square()
+        each, none = dict(zip(grads.slots, found.unbind(-1), strict=True)), torch.zeros_like(found[..., 0])
+        return torch.stack([each.get(slot, none) for slot in range(len(self.tasks))], -1)
+
+    def _sound(self, squares: Tensor, seen: Seen) -> Tensor:
         """(…, 1): whether all gradients are finite. If not, a scaler skips the step, which must leave no trace."""
-        absent = ~seen.present
-        for slot in set(range(len(self.tasks))) - set(grads.slots):
-            absent[..., slot] = True
-        return (torch.isfinite(gram.diagonal(dim1=-2, dim2=-1)) | absent).all(-1, keepdim=True)
+        return (torch.isfinite(squares) | ~seen.present).all(-1, keepdim=True)
 
     def _gram(self, grads: TaskGradients, seen: Seen) -> Tensor:
         """The Gram matrix of all T tasks, unscaled, NaN on the diagonal for those that are absent."""

@@ -54,11 +54,11 @@ class DBMTL(Aggregation):
         step = self.step + 1
         unscale = torch.ones_like(step) if seen.scale is None else 1 / seen.scale
         rates = seen.present * (1 - self.beta / step**self.sigma)  # an absent task keeps its mean
-        sound = self._sound(self._gram(grads, seen), grads, seen)
+        sound = self._sound(self._squares(grads, seen), seen)
         rows = self.memory.follow(grads, unscale.expand(self.shape), rates, sound, seen.learning)
         if seen.learning:
             self.step.copy_(torch.where(sound.any(), step, self.step))
-        norms = gradients.gram(rows, len(self.batch_shape)).diagonal(dim1=-2, dim2=-1).sqrt()
+        norms = gradients.squares(rows, len(self.batch_shape)).sqrt()
         weights = torch.where(norms > 0, norms.amax(-1, keepdim=True) / norms, 0.0)
         weights = torch.where(sound, weights, torch.nan)
         return None, gradients.combine(rows, weights if seen.scale is None else weights * seen.scale)

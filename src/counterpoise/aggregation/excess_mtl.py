@@ -49,7 +49,7 @@ class ExcessMTL(Aggregation):
         self.register_buffer("first", torch.full(self.shape, torch.nan))
 
     def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[Tensor, Row]:
-        sound = self._sound(self._gram(grads, seen), grads, seen)
+        sound = self._sound(self._squares(grads, seen), seen)
         excess = self._excess(grads, seen, sound)
         known = ~torch.isnan(self.first)
         # Only the first step that has a task sets its unit, and then does not move its weight.

@@ -56,9 +56,9 @@ class MoCo(Aggregation):
         self.register_buffer("step", torch.zeros(()))
 
     def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[None, Row]:
-        gram = self._gram(grads, seen)
-        norms, sound = gram.diagonal(dim1=-2, dim2=-1).sqrt(), self._sound(gram, grads, seen)
-        there = norms > 0  # a task without a gradient keeps its mean
+        squares = self._squares(grads, seen)
+        norms, sound = squares.sqrt(), self._sound(squares, seen)
+        there = seen.present & (norms > 0)  # a task without a gradient keeps its mean
         unscale = 1.0 if seen.scale is None else 1 / seen.scale
         losses = (seen.losses * seen.weights).to(norms.dtype)
         factors = torch.where(there, losses / norms, 0.0) * unscale
