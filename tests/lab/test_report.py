@@ -171,3 +171,15 @@ def test_a_book_shows_and_writes_everything(tmp_path: Path, monkeypatch: pytest.
     rows = pd.read_csv(tmp_path / "ledger.csv")
     assert set(rows["verdict"]) <= {"holds", "does not hold", "undecided"}
     assert {"effect", "low", "high", "paper", "ours"} <= set(rows.columns)
+
+
+def test_a_single_method_has_a_row_for_each_setting() -> None:
+    study = STUDIES["nyuv2-batch-size"]
+    rows = [{"method": "BPGS", "condition": key, "seed": 42, "lr": 0.1} for key in ("bs=4", "bs=8", "bs=16")]
+    results = pd.DataFrame([row | {m: float(i) for m in study.metrics} for i, row in enumerate(rows)])
+    cells = tables.entries(study, results, [42])
+    (grid,) = tables.grids(study, cells)
+    assert list(grid.rows) == ["bs=4", "bs=8", "bs=16"]
+    assert grid.heads == [tables.NAMES[metric] for metric in study.metrics]
+    assert not any(mark for row in tables.standings(grid).values() for mark in row)
+    assert "| setting | total loss ↓ |" in tables.markdown(study, cells, [42])

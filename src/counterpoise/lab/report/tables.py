@@ -146,16 +146,21 @@ class Grid:
     heads: list[str]
     rows: dict[str, list[Entry]]
     count: int = 0
+    side: str = "method"  # what a row is
 
 
 def grids(study: Study, cells: Sequence[Entry]) -> list[Grid]:
-    """The entries as tables: one for each metric and part, or one for each part with a column for each metric."""
-    by_metric = study.layout == "metrics"
+    """The entries as tables: one for each metric and part, or one for each part with a column for each metric.
+
+    A study of a single method has a row for each of its conditions.
+    """
+    single = len(study.methods) == 1
+    by_metric = study.layout == "metrics" or single
     tables: dict[tuple[str, str], dict[str, list[Entry]]] = {}
     for entry in cells:
         further = "further metrics" if entry.metric in study.further else ""
         place = (further, entry.part) if by_metric else (entry.metric, entry.part)
-        tables.setdefault(place, {}).setdefault(entry.row, []).append(entry)
+        tables.setdefault(place, {}).setdefault(entry.head if single else entry.row, []).append(entry)
     found: list[Grid] = []
     for (metric, part), rows in tables.items():
         heads = [NAMES[entry.metric] if by_metric else entry.head for entry in next(iter(rows.values()))]
@@ -165,7 +170,8 @@ def grids(study: Study, cells: Sequence[Entry]) -> list[Grid]:
             rows = {m: [e for e, here in zip(row, run, strict=True) if here] for m, row in rows.items()}
         elif found:  # and so are tables, but one is shown
             continue
-        found.append(_said_once(Grid(NAMES.get(metric, metric), part, heads, rows)))
+        side = "setting" if single else "method"
+        found.append(_said_once(Grid(NAMES.get(metric, metric), part, heads, rows, side=side)))
     return found
 
 
@@ -192,9 +198,11 @@ Standing = Literal["", "best", "second"]
 def standings(grid: Grid, *, paper: bool = False) -> dict[str, list[Standing]]:
     """For each cell whether it is the best or the second of its column, as far as the printed digits tell them apart.
 
-    Columns in which more is neither better nor worse have none; a second needs a third.
+    Columns in which more is neither better nor worse have none; a second needs a third. Settings do not compete.
     """
     found: dict[str, list[Standing]] = {row: [""] * len(grid.heads) for row in grid.rows}
+    if grid.side != "method":
+        return found
     for column in range(len(grid.heads)):
         values = {row: _printed(entries[column], paper) for row, entries in grid.rows.items()}
         known = [value for value in values.values() if value is not None]
@@ -289,7 +297,7 @@ def markdown(study: Study, cells: Sequence[Entry], seeds: Sequence[int]) -> str:
     for grid in grids(study, cells):
         theirs = " (the paper's in parentheses)" if any(e.paper() for row in grid.rows.values() for e in row) else ""
         lines = [f"**{caption(study, grid, seeds)}**{theirs}", ""]
-        lines += [f"| method | {' | '.join(grid.heads)} |", "|" + " --- |" * (len(grid.heads) + 1)]
+        lines += [f"| {grid.side} | {' | '.join(grid.heads)} |", "|" + " --- |" * (len(grid.heads) + 1)]
         marks = standings(grid)
         for method, row in grid.rows.items():
             shown = (emphasis[mark].format(entry.ours()) for mark, entry in zip(marks[method], row, strict=True))
