@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ def _cache_that_knows_the_network(
 ) -> Iterator[None]:
     """From a plain step, whose backward pass uses up what was saved; what the test compiles is compiled anew."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    for config, name, value in ((functorch, "donated_buffer", True), (compiler, "cache_key_tag", "")):
+        monkeypatch.setattr(config._config[name], "env_value_default", value)
     with functorch.patch(donated_buffer=True), compiler.patch(cache_key_tag=""):
         torch._dynamo.reset()
         sum(torch.compile(network[1])(), torch.zeros(())).backward()
@@ -71,6 +74,46 @@ def test_a_retained_graph_is_right_whatever_the_cache_knows(
         way(trunk, one)
         found.append([p.grad for p in trunk.parameters()])
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-6)
+
+
+def test_it_is_for_all_threads(network: tuple[nn.Module, Losses]) -> None:
+    """On a GPU, backward passes are compiled in a thread of autograd."""
+    trunk, losses = network
+    cp.retain_compiled_graphs()
+    found = torch.compile(losses)()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: nash(trunk, lambda: found)).result()
+
+
+def test_a_small_task_behind_a_large_one_is_seen(network: tuple[nn.Module, Losses]) -> None:
+    trunk, losses = network
+    functorch.donated_buffer = False
+    large = next(trunk.parameters()).square().sum() * 1e6
+    with pytest.raises(RuntimeError, match="uses up"):
+        cp.NashMTL(4).backward([large, *torch.compile(losses)()], shared=trunk.parameters())
+
+
+def test_what_is_compiled_later_is_looked_at_too(network: tuple[nn.Module, Losses]) -> None:
+    trunk, losses = network
+    balancer = cp.NashMTL(3)
+    balancer.backward(losses(), shared=trunk.parameters())
+    functorch.donated_buffer = False
+    with pytest.raises(RuntimeError, match="uses up"):
+        balancer.backward(torch.compile(losses)(), shared=trunk.parameters())
+
+
+def test_batched_passes_end_where_the_network_is_compiled() -> None:
+    cp.retain_compiled_graphs()
+    torch.manual_seed(0)
+    trunk, heads, x = nn.Linear(6, 16), nn.ModuleList(nn.Linear(16, 1) for _ in range(3)), torch.randn(32, 6)
+    balancer, found = cp.UPGrad(3), []
+    for encode in (trunk, torch.compile(trunk)):
+        trunk.zero_grad()
+        z = encode(x)
+        losses = [(head(z) - k).square().mean() for k, head in enumerate(heads)]
+        balancer.backward(losses, shared=trunk.parameters(), features=z)
+        found.append(trunk.weight.grad)
+    torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize("way", [nash, watched])

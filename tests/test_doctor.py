@@ -186,3 +186,13 @@ def test_scale_free_are_those_that_a_factor_cost_nothing() -> None:
         if "BPGS " not in method and abs(cost) < 0.005
     }
     assert free == SCALE_FREE
+
+
+def test_a_compiled_step_is_not_looked_into() -> None:
+    net, balancer = torch.nn.Linear(6, 3), cp.BPGS(3)
+    with cp.diagnose(balancer) as doctor:
+        step = torch.compile(lambda x: balancer((net(x) - 1).square().mean(0)), backend="eager", fullgraph=True)
+        for _ in range(12):
+            step(torch.randn(16, 6)).backward()
+    with pytest.raises(RuntimeError, match="cannot look into a compiled step"):
+        _ = doctor.diagnosis

@@ -379,3 +379,71 @@ def test_strict_names_the_task() -> None:
     losses["b"] = losses["b"] * torch.nan
     with pytest.raises(ValueError, match="task 'b' is not finite"):
         cp.MGDA(TASKS, strict=True).backward(losses, shared=net.trunk.parameters())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_stack_with_an_empty_mean_in_it(name: str) -> None:
+    found = []
+    for how in (list, torch.stack):
+        net = Net()
+        losses = [*net.losses(*batch())[0].values()]
+        losses[1] = losses[1] * 0 / torch.zeros((), dtype=torch.float64)
+        cp.make(name, 3).backward(how(losses), shared=net.trunk.parameters())
+        found.append(flat(net))
+    assert torch.isfinite(found[0]).all()
+    torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("how", ["chunk", "slice"])
+def test_half_of_a_representation_is_no_bottleneck(how: str) -> None:
+    """A task that passes by the features is refused, also where both halves come from one node."""
+    torch.manual_seed(0)
+    encoder, x, found = nn.Linear(6, 8), torch.randn(16, 6), []
+    for place in ("shared", "both", "half", "half on shared"):
+        encoder.zero_grad()
+        h = encoder(x)
+        one, other = h.chunk(2, -1) if how == "chunk" else (h[:, :4], h[:, 4:])
+        losses = [one.square().mean(), (other - 1).square().mean() + one.mean()]
+        places: dict[str, dict[str, Any]] = {
+            "shared": {"shared": encoder.parameters()},
+            "both": {"features": [one, other]},
+            "half": {"features": one},
+            "half on shared": {"features": one, "shared": encoder.parameters()},
+        }
+        if place.startswith("half"):
+            with pytest.raises(ValueError, match="without passing through"):
+                cp.UPGrad(2).backward(losses, **places[place])
+        else:
+            cp.UPGrad(2).backward(losses, **places[place])
+            found.append(encoder.weight.grad)
+    assert all(grad is not None and grad[4:].abs().sum() > 0 for grad in found)
+
+
+def test_tied_weights_pass_by_the_features() -> None:
+    """A gradient at the weights would have both ways in it."""
+    table = nn.Parameter(torch.ones(5, 4))
+    z = table[:3].tanh()
+    with pytest.raises(ValueError, match="without passing through"):
+        cp.UPGrad(2).backward([(z @ table.T).square().mean(), z.mean()], features=z)
+
+
+def test_a_loss_hands_retain_graph_on() -> None:
+    net = Net()
+    losses, _ = net.losses(*batch())
+    loss = cp.PCGrad(TASKS).loss(losses, shared=net.trunk.parameters())
+    (loss + 0.1 * losses["a"]).backward(retain_graph=True)
+    once = flat(net)
+    loss.backward()
+    assert not torch.equal(flat(net), once)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_loss_times_nothing_leaves_nothing(name: str) -> None:
+    """As at the start of a warm-up, after which there is something again."""
+    net, balancer = Net(), cp.make(name, TASKS)
+    for factor in (0.0, 1.0):
+        net.zero_grad()
+        (factor * balancer.loss(net.losses(*batch())[0], shared=net.trunk.parameters())).backward()
+        length = flat(net).norm()
+        assert torch.isfinite(length)
+        assert bool(length > 0) is bool(factor)

@@ -1,5 +1,6 @@
 """What may be passed as losses, what is refused and how, and tasks that are absent."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -279,3 +280,13 @@ def test_evaluation_changes_nothing(name: str) -> None:
     for key, value in before.items():
         assert torch.equal(torch.nan_to_num(balancer.state_dict()[key].float()), torch.nan_to_num(value.float())), key
     assert balancer.weights is not None
+
+
+@pytest.mark.parametrize("how", [list, torch.stack])
+def test_an_absent_task_takes_none_along_that_comes_from_the_same_node(how: Callable[[Any], Any]) -> None:
+    """unbind, split and compiled functions are one node for several losses."""
+    leaf = torch.tensor([1.0, 2.0, 4.0], requires_grad=True)
+    there = torch.tensor([True, False, True])
+    cp.Static(3)(how(torch.where(there, leaf, torch.nan).unbind())).backward()
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [1.0, 0.0, 1.0]

@@ -283,3 +283,28 @@ def test_registry() -> None:
         cp.methods("los")  # type: ignore[arg-type]
     with pytest.raises(AttributeError):
         cp.describe("bpgs").name = "other"  # type: ignore[misc]
+
+
+def test_weights_may_be_written_to() -> None:
+    balancer, leaf = cp.UWO(2), torch.tensor([1.0, 4.0], requires_grad=True)
+    value = balancer(leaf)
+    assert balancer.weights is not None
+    balancer.weights.zero_()
+    value.backward()
+    torch.testing.assert_close(leaf.grad, torch.tensor([1.0, 0.25]))
+
+
+def test_a_copy_of_a_watched_or_compiled_balancer_is_its_own() -> None:
+    w = torch.ones(2, requires_grad=True)
+    balancer = cp.GradNorm(2)
+    with cp.diagnose(balancer):
+        twins = copy.deepcopy(balancer), pickle.loads(pickle.dumps(balancer))
+    for twin in twins:
+        twin.backward([w[0], 5 * w[1]], shared=[w])
+        assert not torch.equal(twin.task_weights, balancer.task_weights)
+    assert balancer.task_weights.tolist() == [1.0, 1.0]
+    average = cp.EMAUWO(2)
+    average.compile(backend="eager")
+    average(torch.tensor([1.0, 4.0], requires_grad=True))
+    copy.deepcopy(average)(torch.tensor([100.0, 1.0], requires_grad=True))
+    assert average.average.tolist() == [1.0, 4.0]

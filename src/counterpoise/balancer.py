@@ -62,7 +62,8 @@ class Balancer(nn.Module, ABC):
     @property
     def weights(self) -> Tensor | None:
         """What multiplied each task in the last step, (…, T), detached, on the device; None before the first step."""
-        return self._last.weights
+        weights = self._last.weights
+        return None if weights is None else weights.clone()  # the backward pass may still need it as it is
 
     @property
     def learning(self) -> bool:
@@ -131,8 +132,13 @@ class Balancer(nn.Module, ABC):
         memo[id(self.process_group)] = self.process_group
         new = type(self).__new__(type(self))
         memo[id(self)] = new
-        new.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        new.__dict__.update(copy.deepcopy(self.__getstate__(), memo))
         return new
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what belongs to this very object: a compiled call, and the doctor who watches it."""
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
+        return {name: value for name, value in state.items() if name != "backward"}
 
     def extra_repr(self) -> str:
         return ", ".join(self.tasks) + (f", batch_shape={self.batch_shape}" if self.batch_shape else "")

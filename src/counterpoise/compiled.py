@@ -6,9 +6,10 @@ does not ask about it (as of torch 2.13): code that overwrites may come from the
 pass but the first gives zeros or garbage.
 """
 
-import math
+import sys
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor
@@ -17,6 +18,9 @@ from .gradients import Root, graph, sharded
 
 TAG = "counterpoise: buffers are kept"
 
+_survived: WeakSet[type] = WeakSet()  # the nodes of compiled graphs that did; each graph has a class of its own
+_looked: WeakKeyDictionary[object, int] = WeakKeyDictionary()  # how many graphs there were when somebody last looked
+
 
 def retain_compiled_graphs() -> None:
     """Lets graphs that are compiled from now on be gone through several times, once for each task.
@@ -24,46 +28,77 @@ def retain_compiled_graphs() -> None:
     Call it before `torch.compile`, in programs that use a gradient-space balancer, or the doctor with `shared=`. It
     switches off donated buffers in this process, and sets code compiled without them apart in torch's cache.
     """
-    import torch._functorch.config as settings  # with the compiler behind it, which takes a second to import
+    import torch._functorch.config as functorch  # with the compiler behind it, which takes a second to import
 
-    if hasattr(settings, "donated_buffer"):  # older versions of torch have neither of the two
-        settings.donated_buffer = False
-    tags: Any = getattr(torch.compiler, "config", None)
-    if TAG not in getattr(tags, "cache_key_tag", TAG):
-        tags.cache_key_tag += TAG
+    compiler: Any = getattr(torch.compiler, "config", None)
+    if hasattr(functorch, "donated_buffer"):  # older versions of torch have neither of the two
+        _set(functorch, "donated_buffer", False)
+    if TAG not in getattr(compiler, "cache_key_tag", TAG):
+        _set(compiler, "cache_key_tag", compiler.cache_key_tag + TAG)
 
 
-def retains(roots: Sequence[Root], targets: Sequence[Tensor]) -> bool:
-    """Whether the graph survives a backward pass: False where that cannot be seen yet, an error where it does not.
+def _set(config: Any, name: str, value: object) -> None:
+    """For all threads: what is set from torch 2.13 on is so in one alone, and backward passes may have their own."""
+    setattr(config, name, value)
+    entry: Any = getattr(config, "_config", {}).get(name)
+    if hasattr(entry, "env_value_default"):
+        entry.env_value_default = value
 
-    One of plain operations does. Where a part is compiled, two passes are compared.
+
+def check_retained(who: object, roots: Sequence[Root], targets: Sequence[Tensor]) -> bool:
+    """Refuses a graph that does not survive a backward pass; says whether it found a compiled part, which may not.
+
+    It looks whenever something was compiled since it last looked for `who`, and compares passes once for each part.
     """
-    if any(sharded(target) for target in targets) or not _has_compiled_part(roots, targets):
-        return True
+    made = _graphs_made()
+    if _looked.get(who, 0) == made or any(sharded(target) for target in targets):
+        return False
+    parts = {type(node) for node in graph([root.loss for root in roots], targets) if _is_compiled(node)}
+    if parts <= _survived or _survives(roots, targets):
+        _survived.update(parts)
+        _looked[who] = made
+    return bool(parts)
+
+
+def _graphs_made() -> int:
+    """How many graphs were compiled in this process."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
+
+
+def _is_compiled(node: object) -> bool:
+    return type(node).__name__ == "CompiledFunctionBackward"
+
+
+def _survives(roots: Sequence[Root], targets: Sequence[Tensor]) -> bool:
+    """Whether two passes of each task agree; False if that cannot be seen, an error if they do not."""
     if targets[0].is_cuda and torch.cuda.is_current_stream_capturing():
         return False
-    outputs, flows = [root.loss for root in roots], [root.grad for root in roots]
-    try:
-        first, again = (
-            torch.autograd.grad(outputs, list(targets), flows, retain_graph=True, allow_unused=True) for _ in range(2)
-        )
-    except RuntimeError as error:
-        if "donated buffer" in str(error):
-            raise RuntimeError(_USED_UP) from error
-        return True  # a graph that cannot be looked at in this way, with reentrant checkpoints for one
-    pairs = [(a.double(), b.double()) for a, b in zip(first, again, strict=True) if a is not None and b is not None]
-    size, apart = sum(float(a.square().sum()) for a, _ in pairs), sum(float((a - b).square().sum()) for a, b in pairs)
-    telling = 0 < size < math.inf
-    if telling and not apart <= 1e-4 * size:
-        raise RuntimeError(_USED_UP)
-    return telling
+    seen = False
+    for root in roots:
+        try:
+            first, again = (
+                torch.autograd.grad([root.loss], list(targets), [root.grad], retain_graph=True, allow_unused=True)
+                for _ in range(2)
+            )
+        except RuntimeError as error:
+            if "Checkpointing is not compatible" in str(error):
+                return True  # reentrant checkpoints allow no such look
+            if "donated buffer" in str(error):
+                raise RuntimeError(_USED_UP) from error
+            raise
+        pairs = [(a, b) for a, b in zip(first, again, strict=True) if a is not None and b is not None]
+        sizes = [float(a.double().norm()) for a, _ in pairs]
+        apart = [float((a.double() - b.double()).norm()) for a, b in pairs]
+        size = sum(sizes)
+        if 0 < size < float("inf"):
+            seen = True
+            if not sum(apart) <= 0.01 * size:
+                raise RuntimeError(_USED_UP)
+    return seen
 
 
 _USED_UP = (
     "a backward pass uses up what the compiled graph saved, so that only the first task would get its gradient: call "
     "counterpoise.retain_compiled_graphs() before torch.compile"
 )
-
-
-def _has_compiled_part(roots: Sequence[Root], targets: Sequence[Tensor]) -> bool:
-    return any(type(node).__name__ == "CompiledFunctionBackward" for node in graph([r.loss for r in roots], targets))

@@ -18,21 +18,27 @@ class Factor:
 
 
 class Deferred(torch.autograd.Function):
-    """`value`, with `run(factor)` as its backward pass: the factor is the gradient that arrives."""
+    """`value`, with `run(factor, retain_graph)` as its backward pass: the factor is the gradient that arrives."""
 
     @staticmethod
-    def forward(ctx: Any, root: Tensor, value: Tensor, run: Callable[[Factor], object]) -> Tensor:
+    def forward(ctx: Any, root: Tensor, value: Tensor, run: Callable[[Factor, bool], object]) -> Tensor:
         ctx.run = run
         return value.clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None]:
         with torch.enable_grad():
-            ctx.run(Factor(grads[0]))
+            ctx.run(Factor(grads[0]), _retained())
         return None, None, None
 
 
-def deferred(value: Tensor, run: Callable[[Factor], object]) -> Tensor:
+def _retained() -> bool:
+    """Whether the pass that is being run was called with retain_graph=True; torch alone knows."""
+    told = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return False if told is None else bool(told())
+
+
+def deferred(value: Tensor, run: Callable[[Factor, bool], object]) -> Tensor:
     root = torch.zeros((), requires_grad=True)  # something to differentiate by: without it nothing would run
     loss: Tensor = Deferred.apply(root, value.detach(), run)  # type: ignore[no-untyped-call]
     return loss

@@ -154,20 +154,27 @@ def leaves_beside(outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> list[
     return list({id(leaf): leaf for leaf in leaves if leaf is not None and id(leaf) not in own}.values())
 
 
+def bypassed(outputs: Sequence[Tensor], features: Sequence[Tensor]) -> bool:
+    """Whether the outputs reach what is before the features otherwise than through them: tied weights do, too."""
+    before = set(graph(features, ()))
+    return any(node in before for node in graph(outputs, features))
+
+
 def graph(outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Iterator[Node]:
     """The nodes between `targets` and the outputs."""
-    inner = {target.grad_fn for target in targets if target.grad_fn is not None}
-    stack: list[Node] = [output.grad_fn for output in outputs if output.grad_fn is not None]
-    seen: set[Node] = set(stack)
-    while stack:
-        node = stack.pop()
-        if node in inner:
+    # A node may have several outputs, of which only some are targets (chunk, unbind, a compiled function).
+    inner = {(target.grad_fn, target.output_nr) for target in targets}
+    edges: list[tuple[Node | None, int]] = [(output.grad_fn, output.output_nr) for output in outputs]
+    seen: set[Node | None] = {None}
+    while edges:
+        edge = edges.pop()
+        node = edge[0]
+        if node in seen or edge in inner:
             continue
+        seen.add(node)
+        assert node is not None
         yield node
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                stack.append(following)
+        edges.extend(node.next_functions)
 
 
 def gram(rows: Sequence[Row], lead: int, stacks: Row | None = None) -> Tensor:

@@ -126,9 +126,9 @@ def cut_not_finite(values: Tensor, slots: Slots, inputs: tuple[Tensor, ...]) -> 
     if stack is None:
         return tasks
     for slot in tasks:
-        node = stack.next_functions[slot][0]
+        node, output = stack.next_functions[slot]
         if node is not None and not hasattr(node, "variable"):  # a leaf would keep the hook for ever
-            node.register_prehook(lambda grads: (None,) * len(grads))
+            node.register_prehook(lambda grads, cut=output: tuple(None if k == cut else g for k, g in enumerate(grads)))
     return ()
 
 

@@ -11,12 +11,12 @@ from torch.amp.grad_scaler import GradScaler
 
 from .. import distributed, gradients
 from ..balancer import Balancer, Common
-from ..compiled import retains
+from ..compiled import check_retained
 from ..deferred import Factor, deferred
 from ..functional import Step, weighted_sum
 from ..functional.gram import looking_is_free
 from ..gradients import Root, Row, TaskGradients
-from ..losses import Losses, Slots, check_counts, check_finite, check_graphs, gather, listed, named
+from ..losses import Losses, Slots, check_counts, check_finite, check_graphs, cut_not_finite, gather, listed, named
 from ..weighting import Weighting
 
 Heads = Literal["own", "aggregated"]
@@ -106,7 +106,7 @@ class Aggregation(Balancer):
         self.passes = passes
         self.ranks = ranks
         self._batches: bool | None = None  # whether batched passes work; None before the first
-        self._retains = False  # whether the graph is known to survive a backward pass
+        self._apart = False  # whether heads were seen to reach the rest through the features alone
 
     def solve(self, gram: Tensor, seen: Seen) -> Tensor:
         """Weights (…, T) for a Gram matrix (…, T, T) whose diagonal is NaN for absent tasks."""
@@ -170,13 +170,18 @@ class Aggregation(Balancer):
         features: Tensor | Sequence[Tensor] | None = None,
         **needs: Any,
     ) -> Tensor:
-        """The value is the plain sum of the losses: what the method makes of them is known after the backward pass."""
+        """The value is the plain sum of the losses: what the method makes of them is known after the backward pass.
+
+        That pass is `loss.backward()`; with `inputs=`, or in `torch.autograd.grad`, torch runs nothing of it.
+        """
         values, _, _ = gather(losses, self.tasks, self.batch_shape, self._device())
         if shared is not None:
             shared = [shared] if isinstance(shared, Tensor) else list(shared)
         places = {"shared": shared, "features": features, **needs}
         total = torch.where(torch.isfinite(values), values, 0.0).sum()
-        return deferred(total, lambda factor: self.backward(losses, scaler=factor, **places))
+        return deferred(
+            total, lambda factor, retain: self.backward(losses, scaler=factor, retain_graph=retain, **places)
+        )
 
     def step_end(self, losses_after: Losses, *, counts: Tensor | None = None) -> None:
         if self.weighting is not None:
@@ -252,6 +257,7 @@ class Aggregation(Balancer):
         if looking_is_free(values) and not self.batch_shape:
             absent = [i for i, finite in enumerate(torch.isfinite(values).tolist()) if not finite]
         if slots is None:
+            cut_not_finite(values, slots, tuple(inputs))
             each = torch.diag_embed(flow).to(inputs[0].dtype).unbind(-2)
             return [Root(i, inputs[0], grad) for i, grad in enumerate(each) if i not in absent]
         columns = flow.unbind(-1)
@@ -280,18 +286,24 @@ class Aggregation(Balancer):
         return weights
 
     def _task_gradients(self, roots: Sequence[Root], place: Place, keep: bool) -> TaskGradients:
-        if not self._retains and len(roots) > 1:
-            self._retains = retains(roots, place.targets)
+        if len(roots) > 1 and check_retained(self, roots, place.targets):
+            self._batches = False  # vmap does not know compiled functions
         if place.at_features:
-            return gradients.at_features(
-                roots, place.features, gradients.leaves_beside([root.loss for root in roots], place.features), keep
-            )
+            outputs = [root.loss for root in roots]
+            if not self._apart and gradients.bypassed(outputs, place.features):
+                raise ValueError(
+                    "a task reaches what stands before features= without passing through them: add the tensors through "
+                    "which it passes to features=, or compare on shared= alone"
+                )
+            self._apart = True
+            leaves = gradients.leaves_beside(outputs, place.features)
+            return gradients.at_features(roots, place.features, leaves, keep)
         if self._batched(place):
             try:
                 # A pass that turns out not to batch must leave the graph for the loop.
                 grads = self._on_parameters(roots, place, keep or self._batches is None, batched=True)
             except RuntimeError:
-                if self._batches or self.passes == "batched":
+                if self.passes == "batched":
                     raise
                 self._batches = False
             else:
@@ -364,6 +376,11 @@ class Aggregation(Balancer):
     def _sound(self, squares: Tensor, seen: Seen) -> Tensor:
         """(…, 1): whether all gradients are finite. If not, a scaler skips the step, which must leave no trace."""
         return (torch.isfinite(squares) | ~seen.present).all(-1, keepdim=True)
+
+    @staticmethod
+    def _spoilt(seen: Seen) -> Tensor | float:
+        """The weight of every task where gradients are not sound: NaN, which a scaler notices; 0 if it scaled by 0."""
+        return torch.nan if seen.scale is None else torch.where(seen.scale == 0, 0.0, torch.nan)
 
     def _gram(self, grads: TaskGradients, seen: Seen) -> Tensor:
         """The Gram matrix of all T tasks, unscaled, NaN on the diagonal for those that are absent."""

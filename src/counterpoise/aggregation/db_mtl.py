@@ -60,7 +60,7 @@ class DBMTL(Aggregation):
             self.step.copy_(torch.where(sound.any(), step, self.step))
         norms = gradients.squares(rows, len(self.batch_shape)).sqrt()
         weights = torch.where(norms > 0, norms.amax(-1, keepdim=True) / norms, 0.0)
-        weights = torch.where(sound, weights, torch.nan)
+        weights = torch.where(sound, weights, self._spoilt(seen))
         return None, gradients.combine(rows, weights if seen.scale is None else weights * seen.scale)
 
     @torch.no_grad()

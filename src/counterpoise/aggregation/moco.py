@@ -70,7 +70,7 @@ class MoCo(Aggregation):
         if seen.learning:
             self.lam.copy_(torch.where(sound, lam, self.lam))
             self.step.copy_(torch.where(sound.any(), step, self.step))
-        lam = torch.where(sound, lam, torch.nan)
+        lam = torch.where(sound, lam, self._spoilt(seen))
         return None, gradients.combine(rows, lam if seen.scale is None else lam * seen.scale)
 
     @torch.no_grad()

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from .. import gradients
 from ..balancer import Balancer
-from ..compiled import retains
+from ..compiled import check_retained
 from ..functional.bpgs import statistics
-from ..losses import Losses, Slots, gather, task_names
+from ..losses import Losses, Slots, cut_not_finite, gather, task_names
 from ..weighting import Weighting
 from .findings import CONFLICT_COSINE, Diagnosis
 
@@ -62,7 +62,6 @@ class Doctor:
         self._shared = None if shared is None else gradients.shared_parameters(shared)
         self._losses: list[Tensor] = []
         self._grams: list[Tensor] = []
-        self._retains = False  # whether the graph is known to survive a backward pass
         self._chart: tuple[Tensor, Tensor] | None = None
         self._undo: list[Callable[[], None]] = []
 
@@ -84,14 +83,17 @@ class Doctor:
         """Looks at the losses of a step, before its backward pass, and hands them back."""
         values, slots, inputs = gather(losses, self.tasks, (), None)
         if self._shared is not None and torch.is_grad_enabled() and len(self._losses) % self.every == 0:
-            self._look_at_gradients(slots, inputs, self._shared)
+            self._look_at_gradients(values, slots, inputs, self._shared)
         self._losses.append(values.clone())
         return losses
 
     @property
     def diagnosis(self) -> Diagnosis:
         if not self._losses:
-            raise RuntimeError("the doctor has seen no losses: train inside the with block, or call doctor(losses)")
+            raise RuntimeError(
+                "the doctor has seen no losses: train inside the with block, or call doctor(losses). It cannot look "
+                "into a compiled step: return the losses from it, and call doctor(losses)"
+            )
         losses = torch.stack(self._losses).cpu().double()
         present = torch.isfinite(losses)
         known = torch.where(present & (losses > 0), losses, torch.nan).log10()
@@ -135,7 +137,7 @@ class Doctor:
 
     def _before(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         assert self.balancer is not None
-        if self.balancer.learning:
+        if self.balancer.learning and not torch.compiler.is_compiling():
             self(args[0] if args else kwargs["losses"])
 
     def _around_backward(self, balancer: Balancer) -> Callable[[], None]:
@@ -152,7 +154,11 @@ class Doctor:
         balancer.backward = watched  # type: ignore[method-assign]
         return lambda: delattr(balancer, "backward")
 
-    def _look_at_gradients(self, slots: Slots, inputs: tuple[Tensor, ...], shared: Sequence[Tensor]) -> None:
+    def _look_at_gradients(
+        self, values: Tensor, slots: Slots, inputs: tuple[Tensor, ...], shared: Sequence[Tensor]
+    ) -> None:
+        if slots is None:
+            cut_not_finite(values, slots, inputs)
         given = inputs[0].unbind(-1) if slots is None else inputs
         tasks = len(self.tasks)
         roots = [
@@ -160,8 +166,8 @@ class Doctor:
             for slot, loss in zip(range(tasks) if slots is None else slots, given, strict=True)
             if loss.requires_grad
         ]
-        if roots and not self._retains:
-            self._retains = retains(roots, shared)
+        if roots:
+            check_retained(self, roots, shared)
         rows: list[gradients.Row] = [
             [*torch.autograd.grad(root.loss, shared, root.grad, retain_graph=True, allow_unused=True)] for root in roots
         ]
@@ -173,6 +179,8 @@ class Doctor:
             self._grams.append(gram)
 
     def _look_at_chart(self) -> None:
+        if torch.compiler.is_compiling():
+            return
         if (len(self._losses) - 1) % self.every == 0:
             chart = getattr(getattr(self.balancer, "weighting", None) or self.balancer, "chart", None)
             if chart is not None:
