@@ -32,8 +32,8 @@ def stack(epochs: int = 6, seeds: int = 2) -> Stack:
 
 
 def files(root: Path) -> dict[str, bytes]:
-    """All but when and where: that differs between two that are the same."""
-    found = (p for p in sorted(root.rglob("*")) if p.is_file() and p.name != CIRCUMSTANCES)
+    """All but when and where, which differs between two that are the same, and young drafts of a killed process."""
+    found = (p for p in sorted(root.rglob("*")) if p.is_file() and p.name != CIRCUMSTANCES and p.name[0] != ".")
     return {str(p.relative_to(root)): p.read_bytes() for p in found}
 
 
