@@ -363,13 +363,15 @@ class Aggregation(Balancer):
     def _exact(self) -> bool:
         return self.ranks == "exact" and self.learning and distributed.active(self.process_group)
 
+    def _true(self, products: Tensor, grads: TaskGradients, seen: Seen) -> Tensor:
+        """Products of rows as those of whole gradients, unscaled."""
+        if grads.partial is not None:
+            products = distributed.total(products, self.process_group) * grads.partial
+        return products if seen.scale is None else products / seen.scale.to(products.dtype).square()
+
     def _squares(self, grads: TaskGradients, seen: Seen) -> Tensor:
         """(…, T): the diagonal of the Gram matrix alone, 0 for tasks without a gradient."""
-        found = gradients.squares(grads.rows, len(self.batch_shape))
-        if grads.partial is not None:
-            found = distributed.total(found, self.process_group) * grads.partial
-        if seen.scale is not None:
-            found = found / seen.scale.to(found.dtype).square()
+        found = self._true(gradients.squares(grads.rows, len(self.batch_shape)), grads, seen)
         each, none = dict(zip(grads.slots, found.unbind(-1), strict=True)), torch.zeros_like(found[..., 0])
         return torch.stack([each.get(slot, none) for slot in range(len(self.tasks))], -1)
 
@@ -384,11 +386,7 @@ class Aggregation(Balancer):
 
     def _gram(self, grads: TaskGradients, seen: Seen) -> Tensor:
         """The Gram matrix of all T tasks, unscaled, NaN on the diagonal for those that are absent."""
-        products = gradients.gram(grads.rows, len(self.batch_shape), grads.stacks)
-        if grads.partial is not None:
-            products = distributed.total(products, self.process_group) * grads.partial
-        if seen.scale is not None:
-            products = products / seen.scale.to(products.dtype).square()
+        products = self._true(gradients.gram(grads.rows, len(self.batch_shape), grads.stacks), grads, seen)
         first = next(grad for row in grads.rows for grad in row if grad is not None)
         products = products.to(torch.promote_types(first.dtype, torch.float32))
         tasks = len(self.tasks)
