@@ -76,6 +76,16 @@ def test_a_retained_graph_is_right_whatever_the_cache_knows(
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-6)
 
 
+def test_what_the_process_compiled_before_is_compiled_anew(network: tuple[nn.Module, Losses]) -> None:
+    """Code goes by its source: a second network of the same class would get the code of the first."""
+    trunk, losses = network
+    compiled = torch.compile(losses)
+    sum(compiled(), torch.zeros(())).backward()
+    cp.retain_compiled_graphs()
+    for encode in (compiled, torch.compile(losses)):
+        nash(trunk, encode)
+
+
 def test_it_is_for_all_threads(network: tuple[nn.Module, Losses]) -> None:
     """On a GPU, backward passes are compiled in a thread of autograd."""
     trunk, losses = network

@@ -26,15 +26,21 @@ def retain_compiled_graphs() -> None:
     """Lets graphs that are compiled from now on be gone through several times, once for each task.
 
     Call it before `torch.compile`, in programs that use a gradient-space balancer, or the doctor with `shared=`. It
-    switches off donated buffers in this process, and sets code compiled without them apart in torch's cache.
+    switches off donated buffers in this process, and sets code compiled without them apart in torch's cache. What was
+    compiled before is compiled anew when it is next called.
     """
     import torch._functorch.config as functorch  # with the compiler behind it, which takes a second to import
 
     compiler: Any = getattr(torch.compiler, "config", None)
-    if hasattr(functorch, "donated_buffer"):  # older versions of torch have neither of the two
+    donated, tag = getattr(functorch, "donated_buffer", False), getattr(compiler, "cache_key_tag", TAG)
+    if not donated and TAG in tag:  # already so; older versions of torch have neither of the two
+        return
+    if donated:
         _set(functorch, "donated_buffer", False)
-    if TAG not in getattr(compiler, "cache_key_tag", TAG):
-        _set(compiler, "cache_key_tag", compiler.cache_key_tag + TAG)
+    if TAG not in tag:
+        _set(compiler, "cache_key_tag", tag + TAG)
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()  # code is kept by its source: the next network of the same class would get the old one
 
 
 def _set(config: Any, name: str, value: object) -> None:
