@@ -10,7 +10,7 @@ from rich.markdown import Markdown
 
 from ..data.dense import DENSE
 from ..files import write_whole
-from ..studies import Condition, Study
+from ..studies import Study
 from . import dense, diagrams, dynamics, figures, ink, latex, ledger, ranks, saturation, tables, training
 from .drawing import Drawing, Look
 from .frame import Results, Which, best_rates, collect, histories
@@ -183,12 +183,13 @@ class Book:
             found = recorded[recorded["condition"] == condition.key]
             if len(found) and len(study.methods) > 1:
                 looks = training.present(study, found)
-                drawn[name("curves")] = dense.curves(training.heading(study, condition, found), found, looks)
-                drawn |= _on_the_way(_file(study.name, condition.key), _titled(study, condition), found, looks)
+                title = training.titled(study, condition)
+                drawn[name("curves")] = dense.curves(training.heading(title, found), found, looks)
+                drawn |= _on_the_way(_file(study.name, condition.key), title, found, looks)
         if len(recorded) and len(study.methods) == 1:  # its conditions are what is compared
             found = recorded.assign(method=recorded["condition"])
             looks = {str(key): nth(i) for i, key in enumerate(found["method"].unique())}
-            drawn[f"{study.name}-curves"] = dense.curves(study.title, found, looks)
+            drawn[f"{study.name}-curves"] = dense.curves(training.heading(study.title, found), found, looks)
             drawn |= _on_the_way(study.name, study.title, found, looks)
         return {name: drawing for name, drawing in drawn.items() if drawing}
 
@@ -199,7 +200,7 @@ class Book:
             if len(found) and condition.key in set(self.frames[study.name]["condition"]):
                 drawn[_file(study.name, condition.key)] = training.curves(study, condition, found)
                 looks = training.present(study, found)
-                drawn |= _on_the_way(_file(study.name, condition.key), _titled(study, condition), found, looks)
+                drawn |= _on_the_way(_file(study.name, condition.key), training.titled(study, condition), found, looks)
         return {name: drawing for name, drawing in drawn.items() if drawing}
 
 
@@ -210,10 +211,6 @@ def _on_the_way(name: str, title: str, found: pd.DataFrame, looks: Mapping[str, 
         f"{name}-weights": dynamics.weights(title, shown, looks),
         f"{name}-chart": dynamics.chart(title, shown),
     }
-
-
-def _titled(study: Study, condition: Condition) -> str:
-    return f"{study.title}, {condition.part or condition.key}" if len(study.conditions) > 1 else study.title
 
 
 def _file(*words: str) -> str:

@@ -10,7 +10,7 @@ from ..studies import Condition, Study
 from .drawing import Axis, Bars, Cells, Dots, Drawing, Look, Mark, Panel, Rule
 from .style import look
 from .tables import NAMES, number
-from .training import heading, metric_panel, present
+from .training import heading, metric_panel, present, titled
 
 CURVES = ("miou", "abs_rel", "angle", "total_loss")
 PAPERS = "the paper's mean"
@@ -33,7 +33,7 @@ def scores(study: Study, condition: Condition, frame: pd.DataFrame) -> Drawing:
     panels = [_bars(study, condition, frame, metric) for metric in metrics]
     columns = 3 if len(panels) > 4 else 2
     return Drawing(
-        heading(study, condition, frame),
+        heading(titled(study, condition), frame),
         f"{study.title}: each method's mean of {len(metrics)} metrics as bars, single seeds as dots.",
         panels,
         columns=columns,
@@ -45,7 +45,7 @@ def delta(study: Study, condition: Condition, frame: pd.DataFrame) -> Drawing:
     """Δ_M of each method against Static, positive = better."""
     panel = _bars(study, condition, frame, "delta_m")
     return Drawing(
-        f"{heading(study, condition, frame)}: Δ_M against Static",
+        f"{heading(titled(study, condition), frame)}: Δ_M against Static",
         f"{study.title}: Δ_M of each method against Static; above zero is better.",
         [Panel([*panel.marks, Rule(0, "x")], panel.title, panel.x, panel.y)],
         size=(5.0, 3.4),
@@ -83,7 +83,7 @@ def heatmap(study: Study, condition: Condition, frame: pd.DataFrame) -> Drawing:
     texts = [[number(value) for value in row] for row in means.to_numpy()]
     names = [(float(i), NAMES[m]) for i, m in enumerate(metrics)]
     return Drawing(
-        f"{heading(study, condition, frame).replace(', ± 1 sd', '')}: darker is better, column by column",
+        f"{heading(titled(study, condition), frame).replace(', ± 1 sd', '')}: darker is better, column by column",
         f"{study.title}: mean metrics of each method; the darker a cell, the nearer to the best of its column.",
         [
             Panel(

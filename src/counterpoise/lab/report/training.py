@@ -20,7 +20,7 @@ def curves(study: Study, condition: Condition, found: pd.DataFrame) -> Drawing:
     names = {**{metric: NAMES[metric] for metric in study.metrics}, "watched": "sum of watched losses ↓"}
     panels = [metric_panel(found, present(study, found), metric, name) for metric, name in names.items()]
     return Drawing(
-        f"{heading(study, condition, found)}; marks: where runs ended",
+        f"{heading(titled(study, condition), found)}; marks: where runs ended",
         f"{study.title}: held-out metrics and the summed loss of each method from epoch to epoch.",
         panels,
         columns=2,
@@ -34,11 +34,14 @@ def present(study: Study, found: pd.DataFrame) -> dict[str, Look]:
     return {method: look(method) for method in study.methods if method in there}
 
 
-def heading(study: Study, condition: Condition, found: pd.DataFrame) -> str:
+def titled(study: Study, condition: Condition) -> str:
+    return f"{study.title}, {condition.part or condition.key}" if len(study.conditions) > 1 else study.title
+
+
+def heading(title: str, found: pd.DataFrame) -> str:
     seeds = sorted(found["seed"].unique())
     which = f"{len(seeds)} seeds, ± 1 sd" if len(seeds) > 1 else f"seed {seeds[0]}"
-    part = f", {condition.part or condition.key}" if len(study.conditions) > 1 else ""
-    return f"{study.title}{part} ({which})"
+    return f"{title} ({which})"
 
 
 def metric_panel(found: pd.DataFrame, looks: Mapping[str, Look], metric: str, title: str) -> Panel:
