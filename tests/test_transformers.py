@@ -1,17 +1,21 @@
 """Transformers' own Trainer with a tiny model of two heads: as by hand, accumulation, save and resume."""
 
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 from transformers import BertConfig, BertModel, PreTrainedModel, TrainingArguments
 
 import counterpoise as cp
 from counterpoise.integrations.transformers import BalancedTrainer
 
 TASKS = ["topic", "score"]
+ALIKE: dict[str, Any] = {"optim": "sgd", "lr_scheduler_type": "constant", "train_sampling_strategy": "sequential"}
 
 
 class TwoHeads(PreTrainedModel):
@@ -24,11 +28,12 @@ class TwoHeads(PreTrainedModel):
         self.score = nn.Linear(config.hidden_size, 1)
         self.post_init()  # type: ignore[no-untyped-call]
 
-    def forward(self, input_ids: Tensor, topic: Tensor, score: Tensor) -> dict[str, Any]:
+    def forward(self, input_ids: Tensor, topic: Tensor, labels: Tensor, **_: Any) -> dict[str, Any]:
+        """With the signature of a language model, which promises the Trainer to divide by `num_items_in_batch`."""
         z = self.encoder(input_ids).last_hidden_state[:, 0]
         losses = {
             "topic": nn.functional.cross_entropy(self.topic(z), topic),
-            "score": (self.score(z)[:, 0] - score).square().mean(),
+            "score": (self.score(z)[:, 0] - labels).square().mean(),
         }
         return {"losses": losses}
 
@@ -50,7 +55,7 @@ def rows() -> list[dict[str, Tensor]]:
         {
             "input_ids": torch.randint(20, (5,), generator=generator),
             "topic": torch.randint(3, (), generator=generator),
-            "score": 30 * torch.randn((), generator=generator),
+            "labels": 30 * torch.randn((), generator=generator),
         }
         for _ in range(24)
     ]
@@ -65,20 +70,19 @@ def trainer(folder: Path, method: str, **options: Any) -> BalancedTrainer:
     steps: dict[str, Any] = {"per_device_train_batch_size": 4, "max_steps": 6, "save_steps": 3, "learning_rate": 1e-2}
     args = TrainingArguments(output_dir=str(folder), **{**plain, **steps, **options})
     net = model()
-    shared = None if method == "bpgs" else net.encoder.parameters()
+    shared = net.encoder.parameters() if method == "hybrid" else None
     return BalancedTrainer(net, args, train_dataset=rows(), balancer=balancer(method), shared=shared)
 
 
 def same(a: nn.Module, b: nn.Module, tolerance: float) -> None:
     for (name, x), y in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
-        torch.testing.assert_close(x, y, rtol=tolerance, atol=tolerance, msg=name)
+        torch.testing.assert_close(x, y, rtol=tolerance, atol=tolerance, equal_nan=True, msg=name)
 
 
 @pytest.mark.parametrize("method", ["bpgs", "hybrid"])
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_the_same_training_as_by_hand(method: str, accumulate: int, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"optim": "sgd", "lr_scheduler_type": "constant", "train_sampling_strategy": "sequential"}
-    made = trainer(tmp_path, method, gradient_accumulation_steps=accumulate, max_steps=6 // accumulate, **options)
+    made = trainer(tmp_path, method, gradient_accumulation_steps=accumulate, max_steps=6 // accumulate, **ALIKE)
     made.train()
     net, own = model(), balancer(method)
     optimizer = torch.optim.SGD([{"params": net.parameters()}, *own.param_groups()], lr=1e-2)
@@ -94,18 +98,63 @@ def test_the_same_training_as_by_hand(method: str, accumulate: int, tmp_path: Pa
     same(made.balancer, own, 1e-5)
 
 
-@pytest.mark.parametrize("method", ["bpgs", "hybrid"])
-def test_resume_is_exact(method: str, tmp_path: Path) -> None:
-    whole = trainer(tmp_path / "whole", method)
+@pytest.mark.parametrize(("method", "steps"), [("bpgs", 6), ("hybrid", 6), ("dwa", 9)])
+@pytest.mark.parametrize("epoch", [3, 6])  # the checkpoint is in the midst or at the end of an epoch
+def test_resume_is_exact(method: str, steps: int, epoch: int, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"max_steps": steps, "per_device_train_batch_size": 24 // epoch}
+    whole = trainer(tmp_path / "whole", method, **options)
     whole.train()
-    rest = trainer(tmp_path / "whole", method)
+    rest = trainer(tmp_path / "whole", method, **options)
     rest.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
     assert whole.model is not None
     assert rest.model is not None
     same(whole.model, rest.model, 0.0)
     same(whole.balancer, rest.balancer, 0.0)
     logged = [entry for entry in whole.state.log_history if "weight/topic" in entry]
-    assert len(logged) == 3
+    assert len(logged) == steps // 2
+
+
+def test_evaluation_adds_up_the_losses_that_are_there(tmp_path: Path) -> None:
+    class Sometimes(TwoHeads):
+        def forward(self, input_ids: Tensor, topic: Tensor, labels: Tensor, **_: Any) -> dict[str, Any]:
+            losses = super().forward(input_ids, topic, labels)["losses"]
+            return {"losses": {"topic": losses["topic"] * torch.nan, "score": None}, "z": losses["topic"]}
+
+    made = trainer(tmp_path, "bpgs")
+    made.model = Sometimes(model().config)
+    made.compute_metrics = lambda found: {"seen": len(found.predictions)}
+    found = made.evaluate(rows())
+    assert (found["eval_loss"], found["eval_seen"]) == (0.0, 2)
+
+
+def test_an_optimiser_without_theta_is_noticed(tmp_path: Path) -> None:
+    made = trainer(tmp_path, "bpgs")
+    made.optimizer = torch.optim.SGD(model().parameters(), lr=0.1)
+    with pytest.warns(UserWarning, match="does not know balancer.param_groups"):
+        made.create_optimizer()
+
+
+def in_a_group(rank: int, folder: str) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    made = trainer(Path(folder), "hybrid", ddp_backend="gloo", max_steps=3, per_device_train_batch_size=2, **ALIKE)
+    made.train()
+    assert made.model is not None
+    torch.save([made.model.state_dict(), made.balancer.state_dict()], Path(folder) / f"{rank}.pt")
+
+
+def test_two_processes_train_as_one_on_the_union_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    spawn(in_a_group, (str(tmp_path),), nprocs=2)
+    alone = trainer(tmp_path, "hybrid", max_steps=3, **ALIKE)
+    alone.train()
+    assert alone.model is not None
+    for rank in range(2):
+        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        for ours, theirs in zip(found, [alone.model.state_dict(), alone.balancer.state_dict()], strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_a_foreign_checkpoint_and_a_model_without_losses_are_named(tmp_path: Path) -> None:

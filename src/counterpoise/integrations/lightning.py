@@ -18,11 +18,12 @@ class Balanced:
 
     Set `self.balancer`, return a dict of losses by task from `training_step`, and pass `self.balancer.param_groups()`
     to the optimiser. For a gradient-space balancer say what all tasks share (`shared_parameters`). Under manual
-    optimisation call `self.manual_backward(self.balance(losses))`. Weights and chart go to the module's logger.
+    optimisation call `self.manual_backward(self.balance(losses))`. Weights and chart go to the module's logger, from
+    `on_after_backward`.
 
-    Lightning scales the loss (16-mixed), divides it (accumulation), clips and steps as always. Under DDP a
-    gradient-space balancer reaches each parameter T times, which DDP does not allow: its own averaging is switched off,
-    the balancer averages what is shared, and the rest is averaged here.
+    Lightning scales the loss (16-mixed), divides it (accumulation), clips and steps as always; it clips the network
+    alone, never θ together with it. Under DDP a gradient-space balancer reaches each parameter T times, which DDP does
+    not allow: its own averaging is switched off, and gradients are averaged here, in `backward`.
     """
 
     balancer: Balancer
@@ -44,36 +45,57 @@ class Balanced:
             needs.setdefault("shared", shared)
         return self.balancer.loss(losses, **needs)
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> Any:
-        wrapper = self._ddp()
-        if wrapper is not None:
-            wrapper.require_backward_grad_sync = False
-        return super().on_train_batch_start(batch, batch_idx)  # type: ignore[misc]
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        super().backward(loss, *args, **kwargs)  # type: ignore[misc]
+        if self._ddp() is not None:
+            # What the balancer has averaged stays as it is; what came by another way (a plain loss) is averaged now.
+            average_gradients(self.parameters())  # type: ignore[attr-defined]
+
+    def clip_gradients(self, *args: Any, **kwargs: Any) -> None:
+        learned = [(parameter, parameter.grad) for parameter in self.balancer.parameters()]
+        for parameter, _ in learned:
+            parameter.grad = None
+        super().clip_gradients(*args, **kwargs)  # type: ignore[misc]
+        for parameter, grad in learned:
+            parameter.grad = grad
 
     def on_after_backward(self) -> None:
         super().on_after_backward()  # type: ignore[misc]
-        if self._ddp() is not None:
-            exact = isinstance(self.balancer, Aggregation) and self.balancer.ranks == "exact"
-            done = {id(p) for p in self.shared_parameters() or ()} if exact else set()
-            average_gradients(p for p in self.parameters() if id(p) not in done)  # type: ignore[attr-defined]
-        if self.trainer.loggers and (self.trainer.global_step + 1) % self.trainer.log_every_n_steps == 0:
+        every = self.trainer.log_every_n_steps
+        if self.trainer.loggers and every and (self.trainer.global_step + 1) % every == 0:
             self.log_dict(readings(self.balancer))  # type: ignore[attr-defined]
-
-    def on_train_epoch_end(self) -> None:
-        super().on_train_epoch_end()  # type: ignore[misc]
-        self.balancer.epoch_end()
 
     def _ddp(self) -> DistributedDataParallel | None:
         wrapper = self.trainer.strategy.model
         wrapped = isinstance(wrapper, DistributedDataParallel) and isinstance(self.balancer, Aggregation)
         return wrapper if wrapped else None
 
+    def _end_epoch(self) -> None:
+        """With the first batch of the next epoch: a run resumed between the two tells the balancer, too."""
+        loop, epoch = self.trainer.fit_loop, self.trainer.current_epoch
+        if epoch > 0 and loop.epoch_loop.batch_idx == 0 and self.__dict__.get("_epoch") != epoch:
+            self.balancer.epoch_end()
+        self.__dict__["_epoch"] = epoch
+
 
 def _balanced(step: Callable[..., Any]) -> Callable[..., Any]:
+    """All that must happen is here and in `backward`: hooks of Lightning are overridden without a call of super()."""
+
     @functools.wraps(step)
     def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found = step(self, *args, **kwargs)
-        losses = isinstance(found, Mapping) and bool(found) and set(found) <= set(self.balancer.tasks)
-        return self.balance(found) if losses else found
+        if self.__dict__.get("_in_step"):
+            return step(self, *args, **kwargs)  # of a parent class: what it returns is for its child
+        if self.trainer.training:
+            self._end_epoch()
+        wrapper = self._ddp()
+        if wrapper is not None:
+            wrapper.require_backward_grad_sync = False
+        self.__dict__["_in_step"] = True
+        try:
+            found = step(self, *args, **kwargs)
+        finally:
+            del self.__dict__["_in_step"]
+        several = isinstance(found, Mapping) and ("loss" not in found or set(found) <= set(self.balancer.tasks))
+        return self.balance(found) if several and self.automatic_optimization else found
 
     return training_step

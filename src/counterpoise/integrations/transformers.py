@@ -1,15 +1,20 @@
 """Transformers: a Trainer for models that return several losses."""
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer, TrainerCallback
 
+from ..aggregation import Aggregation
 from ..balancer import Balancer
+from ..distributed import average_gradients
+from ..losses import gather
 
 FILE = "balancer.pt"
 
@@ -17,7 +22,9 @@ FILE = "balancer.pt"
 class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
     """Trains a model whose output has a dict of losses by task, under the key `losses`.
 
-    The Trainer's clip is for the model's gradients; the balancer's are not clipped.
+    The Trainer's clip is for the model's gradients; the balancer's are not clipped. In evaluation the loss is the plain
+    sum of the losses that are there. Under DDP a gradient-space balancer reaches each parameter T times, which DDP does
+    not allow: its own averaging is switched off, and gradients are averaged here.
 
     Args:
         balancer: any balancer. It is trained by the Trainer's own optimiser, without decay, and its state is saved in
@@ -38,6 +45,7 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         self.balancer = balancer.to(self.args.device)
         self.shared = None if shared is None else list(shared)
         self.losses_key = losses_key
+        self.model_accepts_loss_kwargs = False  # the model divides by no count of items: the Trainer must, by its steps
         self.add_callback(_Keep(self))
 
     def compute_loss(
@@ -48,17 +56,37 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor | tuple[Tensor, Any]:
         del num_items_in_batch  # each task has its own mean
+        wrapper = self._ddp(model)
+        if wrapper is not None:
+            wrapper.require_backward_grad_sync = False
         outputs = model(**inputs)
         losses = outputs.get(self.losses_key) if isinstance(outputs, Mapping) else None
         if losses is None:
             raise KeyError(f"the model's output has no {self.losses_key!r}: expected a dict of losses by task there")
         if not model.training:
-            loss = torch.stack([loss for loss in losses.values() if loss is not None]).sum()
+            loss, outputs = self._plain_sum(losses, outputs)
         elif self.shared is None:
             loss = self.balancer.loss(losses)
         else:
             loss = self.balancer.loss(losses, shared=self.shared)
         return (loss, outputs) if return_outputs else loss
+
+    def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+        loss: Tensor = super().training_step(model, *args, **kwargs)
+        if self._ddp(model) is not None and self.accelerator.sync_gradients:
+            average_gradients(model.parameters())
+        return loss
+
+    def _ddp(self, model: nn.Module) -> DistributedDataParallel | None:
+        if isinstance(model, DistributedDataParallel) and isinstance(self.balancer, Aggregation):
+            return model
+        return None
+
+    def _plain_sum(self, losses: Mapping[str, Tensor | None], outputs: Mapping[str, Any]) -> tuple[Tensor, Any]:
+        """Of the losses that are there; in the output, which is gathered over batches, absent ones are NaN."""
+        values, _, _ = gather(losses, self.balancer.tasks, (), self.args.device)
+        there = dict(zip(self.balancer.tasks, values.unbind(), strict=True))
+        return torch.where(torch.isfinite(values), values, 0.0).sum(), {**outputs, self.losses_key: there}
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         made = self.optimizer is None
@@ -66,6 +94,9 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         if made:
             for group in self.balancer.param_groups():
                 optimizer.add_param_group(group)
+        known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if any(p.requires_grad and id(p) not in known for p in self.balancer.parameters()):
+            warnings.warn("the optimiser does not know balancer.param_groups(): θ stays as it is", stacklevel=2)
         return optimizer
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
@@ -105,5 +136,7 @@ class _Keep(TrainerCallback):  # type: ignore[misc, unused-ignore]
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.trainer.balancer.zero_grad()  # the Trainer clears the gradients of the model alone
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.trainer.balancer.epoch_end()
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The one before has ended, be it in this process or in one that was resumed; in its midst, epoch is broken."""
+        if state.epoch and state.epoch == int(state.epoch):
+            self.trainer.balancer.epoch_end()
