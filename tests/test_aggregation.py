@@ -138,6 +138,30 @@ def test_excess_mtl_against_torchjd() -> None:
         torch.testing.assert_close(a - a.mean(), b - b.mean())
 
 
+def test_excess_mtl_waits_for_a_unit_and_leaves_absent_tasks_alone() -> None:
+    """Behind a head of zeros there is no excess yet; and who is away loses nothing to the others."""
+    balancer = cp.ExcessMTL(3)
+    w = torch.ones(3, requires_grad=True)
+    balancer.backward([w[0] * 0.0, w[1], w[2] / 5], shared=[w])
+    assert balancer.first.isnan().tolist() == [True, False, False]
+    for _ in range(200):
+        balancer.backward([w[0] * 1e3, w[1], None], shared=[w])
+    torch.testing.assert_close(balancer.task_weights[2], torch.tensor(1.0))
+    assert bool((balancer.task_weights[:2] > 1e-6).all())
+
+
+@pytest.mark.parametrize("start", [torch.inf, 0.0])
+def test_gradnorm_takes_no_unit_from_a_loss_that_is_none(start: float) -> None:
+    found = []
+    for first in (start, None):
+        w = torch.ones(2, requires_grad=True)
+        balancer = cp.GradNorm(2)
+        for factor in [first] + [3.0] * 50:
+            balancer.backward([None if factor is None else w[0] * factor, w[1]], shared=[w])
+        found.append(balancer.first)
+    torch.testing.assert_close(*found)
+
+
 def test_db_mtl_is_its_definition() -> None:
     net = Net()
     balancer = cp.DBMTL(TASKS, beta=0.8, sigma=0.5).double()
@@ -353,6 +377,13 @@ def test_hybrids_hand_on_what_the_weighting_needs() -> None:
     )
     assert famo.adam.step == 1
     assert len(list(cp.PCGrad(3, weighting=cp.BPGS(3)).parameters())) == 1
+
+
+def test_what_is_frozen_stays() -> None:
+    net, pair = Net(), cp.CAGrad(TASKS, weighting=cp.Kendall(TASKS))
+    pair.requires_grad_(False)
+    pair.backward(net.losses(*batch())[0], shared=net.trunk.parameters())
+    assert all(p.grad is None for p in pair.parameters())
 
 
 def test_names_and_descriptions() -> None:

@@ -59,9 +59,9 @@ def train(name: str, case: str, world: int, rank: int | None) -> list[Tensor]:
     options |= {"passes": "batched"} if case == "batched" else {}
     balancer = cp.make(name, TASKS, **options).double()
     record: list[Tensor] = []
-    for _ in range(STEPS):
+    for step in range(STEPS):
         z = net.trunk(x)
-        losses = masked_losses(z, net, y, mask)
+        losses = masked_losses(z, net, y, mask & (case != "a batch without labels" or step != 1))
         net.zero_grad()
         extra: dict[str, Any] = {"counts": mask.sum(0)} if case == "uneven counts" else {}
         if name == "auto-lambda":
@@ -74,12 +74,13 @@ def train(name: str, case: str, world: int, rank: int | None) -> list[Tensor]:
         value = balancer.backward(losses, **extra)
         rest = net.parameters() if case == "features" else net.heads.parameters()
         cp.average_gradients(() if name == "auto-lambda" else rest)
-        record += [value, *(p.grad.clone() for p in net.parameters() if p.grad is not None)]
+        record += [value, *(torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in net.parameters())]
         record += [] if balancer.weights is None else [balancer.weights]
-        record += [t.detach().clone() for t in (*balancer.parameters(), *balancer.buffers())]
+        state = [t for key, t in balancer.named_buffers() if case != "features" or "memory" not in key]
+        record += [t.detach().clone() for t in (*balancer.parameters(), *state)]
         with torch.no_grad():
             for p in net.parameters():
-                p.sub_(p.grad, alpha=0.02)  # type: ignore[arg-type]
+                p.sub_(torch.zeros_like(p) if p.grad is None else p.grad, alpha=0.02)
     return record
 
 
@@ -88,7 +89,8 @@ def cases() -> list[tuple[str, str]]:
     few = ["pcgrad", "cagrad", "nash-mtl", "gradnorm-proxy", "excess-mtl"]
     found = [(name, "all present") for name in NAMES]
     found += [(name, case) for name in few for case in ("absent on some ranks", "uneven counts", "hybrid", "batched")]
-    found += [(name, "features") for name in ("pcgrad", "mgda", "nash-mtl")]
+    found += [(name, "features") for name in ("pcgrad", "mgda", "nash-mtl", "moco", "db-mtl", "excess-mtl")]
+    found += [(name, "a batch without labels") for name in ("pcgrad", "sdmgrad", "moco", "db-mtl", "gradnorm")]
     return [*found, ("auto-lambda", "all present")]
 
 
@@ -132,20 +134,27 @@ def beside_ddp(rank: int, world: int, ranks: str) -> list[Tensor]:
     return [p.detach() for p in (*whole.parameters(), *balancer.parameters())]
 
 
-def beside_fsdp(rank: int, world: int) -> list[Tensor]:
-    """The recipe: parameters stay gathered until the last pass; FSDP averages each task's gradient as it shards it."""
+def beside_fsdp(rank: int, world: int, *, absent: bool = False) -> list[Tensor]:
+    """The recipe: parameters stay gathered until the last pass; FSDP averages each task's gradient as it shards it.
+
+    A head that a rank does not reach must not be sharded: FSDP wants the same gradients on every rank.
+    """
     whole, (x, y), part = Whole(), union(), part_of(rank, world)
     mesh = init_device_mesh("cpu", (world,))
-    fully_shard(whole, mesh=mesh)
-    whole.set_reshard_after_backward(False)  # type: ignore[operator]
+    sharded: Any = whole.net.trunk if absent else whole
+    fully_shard(sharded, mesh=mesh)
+    sharded.set_reshard_after_backward(False)
     shared = list(whole.net.trunk.parameters())  # the shards: after forward the modules hold gathered copies
     balancer = cp.CAGrad(TASKS, weighting=cp.BPGS(TASKS))
     optimizer = torch.optim.SGD([{"params": whole.parameters()}, *balancer.param_groups()], lr=0.02, foreach=False)
     for _ in range(STEPS):
         optimizer.zero_grad()
-        losses = whole(x[part], y[part])
+        losses: dict[str, Tensor | None] = {**whole(x[part], y[part])}
+        if absent and rank == 0:
+            losses[TASKS[1]] = None
         balancer.backward(losses, shared=shared)
-        whole.reshard()  # type: ignore[operator]
+        cp.average_gradients(whole.net.heads.parameters() if absent else ())
+        sharded.reshard()
         optimizer.step()
     found = [p.full_tensor() if isinstance(p, DTensor) else p for p in (*whole.parameters(), *balancer.parameters())]
     return [p.detach() for p in found]
@@ -158,7 +167,7 @@ def worker(rank: int, world: int, folder: str) -> None:
     results: dict[Any, Any] = {key: train(*key, world, rank) for key in cases()}
     results["local"] = local_mode(rank, world)
     results["ddp exact"], results["ddp local"] = (beside_ddp(rank, world, ranks) for ranks in ("exact", "local"))
-    results["fsdp"] = beside_fsdp(rank, world)
+    results["fsdp"], results["fsdp, absent"] = (beside_fsdp(rank, world, absent=absent) for absent in (False, True))
     torch.save(results, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
@@ -193,24 +202,24 @@ def test_local_mode_is_the_mean_of_the_ranks_directions(outcome: tuple[int, list
         torch.testing.assert_close(result["local"][2], mean)
 
 
-def single_process(ranks: str) -> list[Tensor]:
+def single_process(ranks: str, mask: Tensor) -> list[Tensor]:
     net, (x, y) = Net(), union()
     balancer = cp.CAGrad(TASKS, weighting=cp.BPGS(TASKS), ranks=ranks)  # type: ignore[arg-type]
     optimizer = torch.optim.SGD([{"params": net.parameters()}, *balancer.param_groups()], lr=0.02)
     for _ in range(STEPS):
         optimizer.zero_grad()
-        balancer.backward(net.losses(x, y)[0], shared=net.trunk.parameters())
+        balancer.backward(masked_losses(net.trunk(x), net, y, mask), shared=net.trunk.parameters())
         optimizer.step()
     return [p.detach() for p in (*net.parameters(), *balancer.parameters())]
 
 
-@pytest.mark.parametrize("recipe", ["ddp exact", "fsdp"])
+@pytest.mark.parametrize("recipe", ["ddp exact", "fsdp", "fsdp, absent"])
 def test_recipes_train_as_one_process_would(recipe: str, outcome: tuple[int, list[dict[Any, Any]]]) -> None:
-    _, ranks = outcome
-    expected = single_process("exact")
+    world, ranks = outcome
+    expected = single_process("exact", labels("absent on some ranks" if "absent" in recipe else "", world))
     for rank in ranks:
         for mine, whole in zip(rank[recipe], expected, strict=True):
-            torch.testing.assert_close(mine, whole, rtol=1e-5, atol=1e-7)
+            torch.testing.assert_close(mine, whole, rtol=1e-5, atol=1e-6)
 
 
 def test_local_mode_beside_ddp_agrees_across_ranks(outcome: tuple[int, list[dict[Any, Any]]]) -> None:

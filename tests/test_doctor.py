@@ -1,8 +1,10 @@
 """The doctor for losses: right about problems whose ailment is known, right in its numbers, and invisible."""
 
 import builtins
+import copy
 import json
 import math
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import counterpoise as cp
 from counterpoise.doctor.findings import SCALE_FREE
@@ -111,8 +114,59 @@ def test_absent_tasks_are_counted_and_left_out() -> None:
     found = doctor.diagnosis
     assert found.absent == (0.25, 0.75, 0.0)
     assert "b was absent in 75% of the steps." in found.advice
-    assert all(math.isfinite(x) for x in (*found.losses, *found.decades, *found.norms))
-    assert found.decades[3] == 0  # one task alone is not apart from anything
+    assert all(math.isfinite(x) for x in (*found.losses, *found.decades[:3], *found.norms))
+    assert math.isnan(found.decades[3])  # one task alone is not apart from anything
+
+
+def test_tasks_that_take_turns_are_compared() -> None:
+    net = Net()
+    with cp.diagnose(TASKS, shared=net.trunk.parameters()) as doctor:
+        for step in range(30):
+            task = TASKS[step % 3]
+            doctor({task: net.losses(step)[task].detach() * 0 + 1000.0 ** (step % 3)})
+    found = doctor.diagnosis
+    assert found.spread == pytest.approx(6.0)
+    assert found.verdict == "scale"
+    assert any("Conflict could not be seen" in line for line in found.advice)
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+def test_a_rhythm_in_the_data_is_not_missed(odd: int) -> None:
+    w = torch.ones(2, requires_grad=True)
+    with cp.diagnose(2, shared=[w]) as doctor:
+        for step in range(600):
+            sign = -1 if step % 2 == odd else 1
+            doctor([w.sum() + 3, sign * w.sum() + 3])
+    assert doctor.diagnosis.conflict == pytest.approx(0.5, abs=0.15)
+
+
+def test_a_loss_below_zero_is_named() -> None:
+    with cp.diagnose(["a", "b"]) as doctor:
+        doctor(torch.tensor([1.0, -500.0]))
+    assert any(line.startswith("b was 0 or below in 100%") for line in doctor.diagnosis.advice)
+
+
+def test_reentrant_checkpoints_are_left_alone() -> None:
+    trunk, heads = nn.Linear(4, 8), nn.Linear(8, 2)
+    stem = nn.Linear(4, 4)
+    with cp.diagnose(cp.PCGrad(2), shared=trunk.parameters()) as doctor:
+        assert doctor.balancer is not None
+        z = checkpoint(trunk, stem(torch.randn(8, 4)), use_reentrant=True)
+        doctor.balancer.backward(list(heads(z).square().mean(0)), shared=trunk.parameters())
+    assert trunk.weight.grad is not None
+
+
+@pytest.mark.parametrize("balancer", [cp.BPGS(2), cp.PCGrad(2)])
+def test_copies_are_not_watched_and_doctors_may_be_two(balancer: cp.Balancer) -> None:
+    w = torch.ones(2, requires_grad=True)
+    with cp.diagnose(balancer) as first:
+        with cp.diagnose(balancer) as second:
+            twin = pickle.loads(pickle.dumps(balancer))
+            for one in (balancer, copy.deepcopy(balancer), twin):
+                one.backward([w[0] ** 2, 5 * w[1] ** 2], shared=[w])
+        balancer.backward([w[0] ** 2, 5 * w[1] ** 2], shared=[w])
+    balancer.backward([w[0] ** 2, 5 * w[1] ** 2], shared=[w])
+    assert (first.diagnosis.steps, second.diagnosis.steps) == (2, 1)
 
 
 def test_a_chart_at_its_edge_is_named() -> None:

@@ -11,6 +11,7 @@ from toy import needs, train
 
 import counterpoise as cp
 from counterpoise.functional import AdamState, Step, adam, normal, uniform
+from counterpoise.registry import register
 
 LOSSES = torch.tensor([0.3, 4.0, 70.0], dtype=torch.float64)
 KPIS = torch.tensor([0.9, 0.5, 0.2], dtype=torch.float64)
@@ -351,3 +352,25 @@ def test_a_step_is_plain_data() -> None:
     step = cp.functional.kendall(COORDINATES.requires_grad_(), LOSSES.requires_grad_())
     assert isinstance(step, Step)
     assert not any(t.requires_grad for t in step if t is not None)
+
+
+def test_famo_learns_nothing_about_a_task_that_is_away() -> None:
+    three, two = cp.FAMO(3), cp.FAMO(2)
+    for _ in range(100):
+        three(torch.tensor([1.0, 1.0, torch.nan]))
+        three.step_end(torch.tensor([0.5, 0.9, torch.nan]))
+        two(torch.ones(2))
+        two.step_end(torch.tensor([0.5, 0.9]))
+    torch.testing.assert_close(three.logits[:2], two.logits)
+    assert three.logits[2] == 0
+
+
+@pytest.mark.parametrize("name", ["fair-grad", "bpgs", "UWO"])
+def test_a_name_that_is_taken_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="has that name already"):
+
+        @register(name, summary="mine")
+        class Mine(cp.Static):
+            pass
+
+    assert cp.describe(name).build is not cp.Static

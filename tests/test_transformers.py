@@ -3,7 +3,7 @@
 import os
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -121,9 +121,9 @@ def test_evaluation_adds_up_the_losses_that_are_there(tmp_path: Path) -> None:
             return {"losses": {"topic": losses["topic"] * torch.nan, "score": None}, "z": losses["topic"]}
 
     made = trainer(tmp_path, "bpgs")
-    made.model = Sometimes(model().config)
+    made.model = Sometimes(cast("BertConfig", model().config))
     made.compute_metrics = lambda found: {"seen": len(found.predictions)}
-    found = made.evaluate(rows())
+    found = made.evaluate(cast("Any", rows()))
     assert (found["eval_loss"], found["eval_seen"]) == (0.0, 2)
 
 

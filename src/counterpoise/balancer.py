@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
@@ -137,7 +138,14 @@ class Balancer(nn.Module, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this very object: a compiled call, and the doctor who watches it."""
+        from .doctor import Doctor
+
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
+        for hooks in ("_forward_hooks", "_forward_pre_hooks"):
+            watching = {
+                key for key, hook in state[hooks].items() if isinstance(getattr(hook, "__self__", None), Doctor)
+            }
+            state[hooks] = OrderedDict((key, hook) for key, hook in state[hooks].items() if key not in watching)
         return {name: value for name, value in state.items() if name != "backward"}
 
     def extra_repr(self) -> str:

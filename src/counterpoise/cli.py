@@ -1,7 +1,9 @@
 """The command line: what there is, run it again, look at it."""
 
 import importlib.util
+import io
 import os
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -174,8 +176,8 @@ def reproduce(
     if started_by_torchrun() and os.environ["RANK"] != "0":
         return
     book = Book(chosen, store, seeds=_seeds(seeds, chosen), epochs=epochs, device=device)
-    book.show(console)
     written = book.write(out / "report")
+    book.show(console)
     options = {"--seeds": seeds, "--epochs": epochs, "--device": device, "--method": method, "--condition": condition}
     options |= {"--data": SCENES} if data == SCENES else {}
     made = out / "report" / "made.md"
@@ -430,6 +432,9 @@ def _fail(message: str) -> NoReturn:
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows no "×" gets a "?", not a traceback
     warnings.simplefilter("always", CorruptWarning)
     warnings.showwarning = lambda message, *_: Console(stderr=True).print(
         f"[yellow]warning:[/yellow] {escape(str(message))}"

@@ -27,7 +27,7 @@ class OwnAdam(nn.Module):
         state = AdamState(self.step, self.mean, self.square)
         moved, after = adam(value, gradient, state, **options)
         for old, new in zip((value, *state), (moved, *after), strict=True):
-            old.copy_(new if due is None else torch.where(due, new, old))
+            old.copy_(new if due is None else torch.where(due if old.dim() else due.any(), new, old))
 
     def clear(self) -> None:
         for moment in self.buffers():

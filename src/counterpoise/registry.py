@@ -30,9 +30,14 @@ _METHODS: dict[str, Method] = {}
 def register(
     name: str, *, summary: str, paper: str = "", needs: tuple[str, ...] = (), space: Space = "loss"
 ) -> Callable[[Kind], Kind]:
-    """Puts a balancer class into the registry."""
+    """Puts a balancer class into the registry. A name that is taken is refused; a class may be defined anew."""
 
     def enter(build: Kind) -> Kind:
+        for other in _METHODS.values():
+            again = (build.__module__, build.__qualname__) == (other.build.__module__, other.build.__qualname__)
+            taken = {_plain(other.name), _plain(other.build.__name__)} & {_plain(name), _plain(build.__name__)}
+            if taken and not again:
+                raise ValueError(f"the method {other.name!r} ({other.build.__name__}) has that name already: {name!r}")
         _METHODS[name] = Method(name, build, space, paper, summary, needs)
         return build
 

@@ -36,6 +36,14 @@ def test_what_draws_is_not_imported_by_every_command_and_worker() -> None:
     assert subprocess.run([sys.executable, "-c", look], capture_output=True, text=True).stdout.strip() == "[]"
 
 
+def test_a_terminal_of_few_letters_is_no_error() -> None:
+    command = [sys.executable, "-m", "counterpoise.cli", "studies"]
+    plain = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ran = subprocess.run(command, capture_output=True, env=plain)
+    assert ran.returncode == 0, ran.stderr
+    assert b"rescaling" in ran.stdout
+
+
 def test_methods_and_studies_are_listed(tmp_path: Path) -> None:
     assert all(name in call("methods").output for name in cp.methods())
     listed = call("studies", "--out", str(tmp_path)).output

@@ -92,6 +92,8 @@ class AutoLambda(Aggregation):
             missing = "validation" if validation is None else "training"
             raise ValueError(f"AutoLambda.backward needs {missing}=, a function that returns the losses of a batch")
         targets = gradients.shared_parameters(shared)
+        if any(gradients.sharded(target) for target in targets):
+            raise ValueError("AutoLambda does not know sharded parameters (FSDP)")
         with torch.autocast(targets[0].device.type, enabled=False):
             step, roots, seen = self._weigh(losses, counts, scaler, **needs)
             row = gradients.all_at_once(roots, targets, retain_graph)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple, NoReturn, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, get_args
 
 import torch
 from torch import Tensor
@@ -80,6 +80,8 @@ class Aggregation(Balancer):
     """Base of the gradient-space methods: a subclass holds state and says how to `solve` for the weights of a Gram
     matrix, or, where that does not suffice, how to `aggregate` the gradients themselves."""
 
+    shards: ClassVar[bool] = True  # whether rows may be parts of gradients
+
     def __init__(
         self,
         tasks: int | Sequence[str],
@@ -101,6 +103,8 @@ class Aggregation(Balancer):
         if weighting is not None and named(weighting.tasks) and named(self.tasks) and weighting.tasks != self.tasks:
             expected = f"{listed(self.tasks)}, in this order"
             raise ValueError(f"weighting balances {listed(weighting.tasks)}, expected {expected}")
+        if weighting is not None and weighting.process_group is None:
+            weighting.process_group = self.process_group
         self.weighting = weighting
         self.heads = heads
         self.passes = passes
@@ -157,7 +161,7 @@ class Aggregation(Balancer):
             weights: Tensor | None = torch.ones_like(step.weights)
             if not self.compares(seen):
                 self._add_up(roots, place, retain_graph)
-            elif roots or self._exact():
+            elif roots or (self._exact() and bool(seen.present.any())):  # a rank with roots need not look
                 weights = self._compare(roots, place, retain_graph, seen)
         self._last.weights = None if weights is None else step.weights * weights.to(step.weights.dtype)
         return step.objective
@@ -222,7 +226,7 @@ class Aggregation(Balancer):
         scale = None if scaler is None else scaler.scale(torch.ones((), device=values.device))
         step, local, mean = self._loss_space(values, counts, learning, **needs)
         learned = None if self.weighting is None else self.weighting.learned
-        if learned is not None and step.gradient is not None:
+        if learned is not None and learned.requires_grad and step.gradient is not None:
             gradient = step.gradient if scale is None else step.gradient * scale
             gradients.accumulate([learned], [gradient.to(learned.dtype)])
         multipliers = self.multipliers(mean, learning)
@@ -269,6 +273,8 @@ class Aggregation(Balancer):
 
     def _compare(self, roots: Sequence[Root], place: Place, keep: bool, seen: Seen) -> Tensor | None:
         """Task gradients, their aggregation, and what every parameter gets of it; returns the weights."""
+        if any(gradients.sharded(target) for target in place.targets):
+            roots = self._in_step_with_other_ranks(roots)
         grads = self._task_gradients(roots, place, keep)
         if self._exact():
             grads = self._of_all_ranks(grads, place)
@@ -284,6 +290,22 @@ class Aggregation(Balancer):
             reached = [(z, grad) for z, grad in zip(place.targets, direction, strict=True) if grad is not None]
             torch.autograd.backward([z for z, _ in reached], [grad for _, grad in reached], retain_graph=keep)
         return weights
+
+    def _in_step_with_other_ranks(self, roots: Sequence[Root]) -> Sequence[Root]:
+        """Passes through sharded parameters (FSDP) are collective: a rank without a task goes along with zeros."""
+        if not self.shards:
+            raise ValueError(f"{type(self).__name__} does not know sharded parameters (FSDP)")
+        if self.heads == "aggregated":
+            raise ValueError(
+                "sharded parameters (FSDP) get the gradients of heads as they are: pass heads='own', or shard the "
+                "shared network alone"
+            )
+        if not roots:
+            raise ValueError("sharded parameters (FSDP): each rank needs the loss of at least one task in every step")
+        each = {root.slot: root for root in roots}
+        spare = roots[0]
+        zeros = torch.zeros_like(spare.grad)
+        return [each.get(slot, Root(slot, spare.loss, zeros)) for slot in range(len(self.tasks))]
 
     def _task_gradients(self, roots: Sequence[Root], place: Place, keep: bool) -> TaskGradients:
         if len(roots) > 1 and check_retained(self, roots, place.targets):
@@ -365,9 +387,14 @@ class Aggregation(Balancer):
 
     def _true(self, products: Tensor, grads: TaskGradients, seen: Seen) -> Tensor:
         """Products of rows as those of whole gradients, unscaled."""
-        if grads.partial is not None:
-            products = distributed.total(products, self.process_group) * grads.partial
+        products = self._summed(products, grads)
         return products if seen.scale is None else products / seen.scale.to(products.dtype).square()
+
+    def _summed(self, products: Tensor, grads: TaskGradients) -> Tensor:
+        """Products of rows, or of what a method makes of them, as those of whole gradients."""
+        if grads.partial is None:
+            return products
+        return distributed.total(products, self.process_group) * grads.partial
 
     def _squares(self, grads: TaskGradients, seen: Seen) -> Tensor:
         """(…, T): the diagonal of the Gram matrix alone, 0 for tasks without a gradient."""
@@ -378,6 +405,10 @@ class Aggregation(Balancer):
     def _sound(self, squares: Tensor, seen: Seen) -> Tensor:
         """(…, 1): whether all gradients are finite. If not, a scaler skips the step, which must leave no trace."""
         return (torch.isfinite(squares) | ~seen.present).all(-1, keepdim=True)
+
+    def _counts(self, gram: Tensor, seen: Seen) -> Tensor:
+        """(…, 1): whether state may move by this step: some task is there, and all gradients are finite."""
+        return self._sound(gram.diagonal(dim1=-2, dim2=-1), seen) & seen.present.any(-1, keepdim=True)
 
     @staticmethod
     def _spoilt(seen: Seen) -> Tensor | float:

@@ -1,7 +1,7 @@
 """DB-MTL: logarithms of the losses, and gradients of one length."""
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -38,6 +38,7 @@ class DBMTL(Aggregation):
         tensor([1., 1.])
     """
 
+    shards: ClassVar[bool] = False
     step: Tensor
 
     def __init__(
@@ -58,7 +59,7 @@ class DBMTL(Aggregation):
         rows = self.memory.follow(grads, unscale.expand(self.shape), rates, sound, seen.learning)
         if seen.learning:
             self.step.copy_(torch.where(sound.any(), step, self.step))
-        norms = gradients.squares(rows, len(self.batch_shape)).sqrt()
+        norms = self._summed(gradients.squares(rows, len(self.batch_shape)), grads).sqrt()
         weights = torch.where(norms > 0, norms.amax(-1, keepdim=True) / norms, 0.0)
         weights = torch.where(sound, weights, self._spoilt(seen))
         return None, gradients.combine(rows, weights if seen.scale is None else weights * seen.scale)

@@ -6,7 +6,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from .. import gradients
+from .. import distributed, gradients
 from ..gradients import Row, TaskGradients, local
 from ..registry import register
 from .base import Aggregation, Options, Seen
@@ -54,11 +54,13 @@ class ExcessMTL(Aggregation):
         known = ~torch.isnan(self.first)
         # Only the first step that has a task sets its unit, and then does not move its weight.
         growth = torch.where(known & seen.present, self.lr * excess / self.first.clamp_min(1e-30), 0.0)
-        logs = self.task_weights.log() + growth
-        weights = torch.softmax(logs, -1) * len(self.tasks)
+        logs = (self.task_weights.log() + growth).masked_fill(~seen.present, -torch.inf)
+        share = torch.softmax(logs, -1) * (len(self.tasks) - (self.task_weights * ~seen.present).sum(-1, keepdim=True))
+        weights = torch.where(seen.present, share, self.task_weights)  # an absent task keeps its weight
         if seen.learning:
             self.task_weights.copy_(torch.where(sound, weights, self.task_weights))
-            self.first.copy_(torch.where(~known & seen.present & sound, excess, self.first))
+            starts = ~known & seen.present & sound & (excess > 0)  # behind a head of zeros there is no unit yet
+            self.first.copy_(torch.where(starts, excess, self.first))
         chosen = weights * seen.present
         return chosen, gradients.combine(grads.rows, gradients.chosen(chosen, grads.slots), grads.stacks)
 
@@ -72,11 +74,11 @@ class ExcessMTL(Aggregation):
                     continue
                 pad = (*sound.shape[:-1], *(1,) * (grad.dim() - len(self.batch_shape)))
                 squares = (local(grad).to(held.dtype) * unscale).square()
-                squares = torch.where(sound[..., 0].view(pad), squares, 0.0)
+                squares = torch.where(sound[..., 0].view(pad), squares, 0.0) * (grads.partial or 1.0)
                 total = held[slot].add_(squares) if seen.learning else held[slot] + squares
                 parts = squares / (total + 1e-7).sqrt()
                 excess[..., slot] += parts.flatten(len(self.batch_shape)).sum(-1) if parts.dim() else parts
-        return excess
+        return excess if grads.partial is None else distributed.total(excess, self.process_group)
 
     @torch.no_grad()
     def reset(self) -> None:

@@ -1,7 +1,7 @@
 """GradDrop: for each coordinate one sign survives."""
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -40,6 +40,7 @@ class GradDrop(Aggregation):
         (tensor([1., 1.]), None)
     """
 
+    shards: ClassVar[bool] = False
     seed: Tensor
     counter: Tensor
 

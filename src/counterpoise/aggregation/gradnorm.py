@@ -55,14 +55,14 @@ class GradNorm(Aggregation):
 
     def solve(self, gram: Tensor, seen: Seen) -> Tensor:
         if seen.learning:
-            self._learn(gram.diagonal(dim1=-2, dim2=-1).sqrt(), seen)
+            self._learn(gram.diagonal(dim1=-2, dim2=-1).sqrt(), self._counts(gram, seen) & seen.present, seen)
         return seen.present.to(gram.dtype)
 
-    def _learn(self, norms: Tensor, seen: Seen) -> None:
+    def _learn(self, norms: Tensor, due: Tensor, seen: Seen) -> None:
         losses = seen.losses.to(self.first.dtype)
-        self.first.copy_(torch.where(torch.isnan(self.first), losses, self.first))
+        self.first.copy_(torch.where(torch.isnan(self.first) & seen.present & (losses != 0), losses, self.first))
         gradient = gradnorm_gradient(self.task_weights, norms, losses, self.first, alpha=self.alpha)
-        self.adam.move(self.task_weights, gradient, lr=self.lr)
+        self.adam.move(self.task_weights, gradient, due=due, lr=self.lr)
         self.task_weights.clamp_min_(1e-3)
         self.task_weights.mul_(len(self.tasks) / self.task_weights.sum(-1, keepdim=True))
 

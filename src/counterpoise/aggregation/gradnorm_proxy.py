@@ -55,7 +55,7 @@ class GradNormProxy(Aggregation):
     def solve(self, gram: Tensor, seen: Seen) -> Tensor:
         weights = gradnorm_proxy_weights(gram)
         if seen.learning:
-            self.task_weights.copy_(torch.where(seen.present, weights, self.task_weights))
+            self.task_weights.copy_(torch.where(seen.present & self._counts(gram, seen), weights, self.task_weights))
         return weights
 
     def _due(self) -> bool:

@@ -57,7 +57,7 @@ class GradVac(PCGrad):
     def solve(self, gram: Tensor, seen: Seen) -> Tensor:
         weights, phi = gradvac_weights(gram, self.phi, self._order(seen.learning), beta=self.beta)
         if seen.learning:
-            self.phi.copy_(phi)
+            self.phi.copy_(torch.where(self._counts(gram, seen).unsqueeze(-1), phi, self.phi))
         return weights
 
     @torch.no_grad()

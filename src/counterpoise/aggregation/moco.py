@@ -1,7 +1,7 @@
 """MoCo: averaged gradients and averaged weights against the bias of stochastic MGDA."""
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ class MoCo(Aggregation):
         [0.574, 0.426]
     """
 
+    shards: ClassVar[bool] = False
     lam: Tensor
     step: Tensor
 
@@ -64,7 +65,7 @@ class MoCo(Aggregation):
         factors = torch.where(there, losses / norms, 0.0) * unscale
         step = self.step + 1
         rows = self.memory.follow(grads, factors, there * (self.beta / step.sqrt()), sound, seen.learning)
-        products = gradients.gram(rows, len(self.batch_shape)).to(self.lam.dtype)
+        products = self._summed(gradients.gram(rows, len(self.batch_shape)), grads).to(self.lam.dtype)
         change = (products @ self.lam.unsqueeze(-1)).squeeze(-1) + self.rho * self.lam
         lam = torch.softmax(self.lam - self.gamma / step.sqrt() * change, -1)
         if seen.learning:

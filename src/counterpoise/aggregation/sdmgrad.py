@@ -61,7 +61,7 @@ class SDMGrad(Aggregation):
             gram, self.w, lam=self.lam, lr=self.lr, momentum=self.momentum, iterations=self.iterations
         )
         if seen.learning:
-            self.w.copy_(w)
+            self.w.copy_(torch.where(self._counts(gram, seen), w, self.w))
         return weights
 
     @torch.no_grad()

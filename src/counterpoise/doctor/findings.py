@@ -1,6 +1,7 @@
 """What was found, what it means, and what helps."""
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -35,6 +36,7 @@ class Diagnosis:
     decades: tuple[float, ...]  # in each step, log10 of the largest over the smallest loss
     std: tuple[float, ...]  # in each step ς̄, the spread of the log-losses that BPGS works with
     absent: tuple[float, ...]  # the share of steps without the task
+    below: tuple[float, ...]  # the share of steps where its loss was 0 or less
     looks: int  # how often gradients were compared
     norms: tuple[float, ...] = ()  # of the task gradients, median
     cosines: tuple[tuple[float, ...], ...] = ()  # mean over the looks
@@ -44,11 +46,17 @@ class Diagnosis:
     slope: float | None = None  # the smallest σ(1 − σ) there; ¼ at the centre
     watched: tuple[str, ...] = ()  # the balancer's class, and that of its weighting; empty: losses alone
     in_gradient_space: bool = False  # whether it compares task gradients
+    asked: bool = False  # whether gradients were to be compared
 
     @property
     def spread(self) -> float:
-        """Decades between the largest and the smallest loss, median over the steps."""
-        return _median(self.decades)
+        """Decades between the largest and the smallest loss, median over the steps.
+
+        Where tasks are away at times, at least what lies between their medians: they may never meet.
+        """
+        known = [math.log10(loss) for loss in self.losses if loss > 0]
+        apart = max(known) - min(known) if known and any(self.absent) else 0.0
+        return max(_median(self.decades), apart)
 
     @property
     def drift(self) -> tuple[float, float]:
@@ -81,6 +89,8 @@ class Diagnosis:
             "both": ("Scale and conflict", f"Use BPGS + CAGrad: {hybrid}."),
             "neither": ("Neither scale nor conflict", "Static weights are enough."),
         }[self.verdict]
+        if self.verdict == "neither" and self.conflict is None:
+            ailment, remedy = "Scale does not dominate", "Static weights are enough, unless tasks conflict."
         if self.verdict != "neither" and self._treated():
             remedy = f"{' with '.join(self.watched)} is made for that: keep it."
         return f"{ailment}: {numbers}. {remedy}"
@@ -98,7 +108,9 @@ class Diagnosis:
                 f"The spread moved from {start:.1f} to {end:.1f} decades: weights that are fixed will not fit both."
             )
         if self.conflict is None:
-            found.append("Conflict was not looked at: pass shared=, the parameters that all tasks share.")
+            never = "Conflict could not be seen: no two tasks had a gradient on shared= in the same step."
+            unasked = "Conflict was not looked at: pass shared=, the parameters that all tasks share."
+            found.append(never if self.asked else unasked)
         edge = [task for task, z in zip(self.tasks, self.reach, strict=False) if z >= SATURATED]
         if edge:
             found.append(
@@ -108,6 +120,12 @@ class Diagnosis:
         found += [
             f"{task} was absent in {share:.0%} of the steps."
             for task, share in zip(self.tasks, self.absent, strict=True)
+            if share > 0
+        ]
+        found += [
+            f"{task} was 0 or below in {share:.0%} of the steps, which the spread leaves out: most loss-space methods "
+            f"want losses above 0."
+            for task, share in zip(self.tasks, self.below, strict=True)
             if share > 0
         ]
         return found

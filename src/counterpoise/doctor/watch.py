@@ -1,5 +1,6 @@
 """Watches the losses of a loop, and now and then the gradients behind them."""
 
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -30,7 +31,7 @@ def diagnose(
         what: a balancer, whose calls are then watched; or the tasks (a number, names, or losses by name), and you pass
             the losses of each step to the doctor yourself: `doctor(losses)`.
         shared: the parameters that all tasks share. Then conflict is looked at, too: one backward pass for each task.
-        every: how many steps lie between two looks at gradients and chart.
+        every: how many steps lie between two looks at gradients, on average: a fixed rhythm could be that of the data.
 
     Example:
         >>> with diagnose(["seg", "depth"]) as doctor:
@@ -60,6 +61,8 @@ class Doctor:
         self.tasks = what.tasks if isinstance(what, Balancer) else task_names(_names(what))
         self.every = every
         self._shared = None if shared is None else gradients.shared_parameters(shared)
+        self._draws = random.Random(0)
+        self._due = 0  # the step of the next look at gradients
         self._losses: list[Tensor] = []
         self._grams: list[Tensor] = []
         self._chart: tuple[Tensor, Tensor] | None = None
@@ -68,7 +71,7 @@ class Doctor:
     def __enter__(self) -> Self:
         if isinstance(self.balancer, Weighting):
             before = self.balancer.register_forward_pre_hook(self._before, with_kwargs=True)
-            after = self.balancer.register_forward_hook(lambda *_: self._look_at_chart())
+            after = self.balancer.register_forward_hook(self._after)
             self._undo = [before.remove, after.remove]
         elif self.balancer is not None:
             self._undo = [self._around_backward(self.balancer)]
@@ -82,7 +85,8 @@ class Doctor:
     def __call__(self, losses: L) -> L:
         """Looks at the losses of a step, before its backward pass, and hands them back."""
         values, slots, inputs = gather(losses, self.tasks, (), None)
-        if self._shared is not None and torch.is_grad_enabled() and len(self._losses) % self.every == 0:
+        if self._shared is not None and torch.is_grad_enabled() and len(self._losses) >= self._due:
+            self._due = len(self._losses) + self._draws.randint(1, 2 * self.every - 1)
             self._look_at_gradients(values, slots, inputs, self._shared)
         self._losses.append(values.clone())
         return losses
@@ -98,7 +102,7 @@ class Doctor:
         present = torch.isfinite(losses)
         known = torch.where(present & (losses > 0), losses, torch.nan).log10()
         decades = torch.where(known.isnan(), -torch.inf, known).amax(-1) - known.nan_to_num(torch.inf).amin(-1)
-        decades = torch.where(torch.isfinite(decades), decades, torch.nan)  # fewer than one task was there
+        decades = torch.where((~known.isnan()).sum(-1) > 1, decades, torch.nan)  # fewer than two tasks were there
         _, std, _ = statistics(losses)
         chart = None if self._chart is None else [part.cpu().double() for part in self._chart]
         weighting = getattr(self.balancer, "weighting", None)
@@ -109,6 +113,8 @@ class Doctor:
             decades=_numbers(decades),
             std=_numbers(std[..., 0]),
             absent=_numbers(1 - present.double().mean(0)),
+            below=_numbers((present & (losses <= 0)).double().mean(0)),
+            asked=self._shared is not None,
             looks=len(self._grams),
             reach=() if chart is None else _numbers(chart[0].abs()),
             slope=None if chart is None else float(chart[1].min()),
@@ -140,9 +146,12 @@ class Doctor:
         if self.balancer.learning and not torch.compiler.is_compiling():
             self(args[0] if args else kwargs["losses"])
 
+    def _after(self, *_: object) -> None:
+        self._look_at_chart()
+
     def _around_backward(self, balancer: Balancer) -> Callable[[], None]:
         """A gradient-space balancer has no forward pass to hook into: its `backward` is wrapped for a while."""
-        plain = balancer.backward
+        plain, around = balancer.backward, balancer.__dict__.get("backward")  # of a doctor who came earlier
 
         def watched(losses: Losses, **needs: Any) -> Tensor:
             if balancer.learning:
@@ -152,7 +161,7 @@ class Doctor:
             return objective
 
         balancer.backward = watched  # type: ignore[method-assign]
-        return lambda: delattr(balancer, "backward")
+        return lambda: balancer.__dict__.pop("backward") if around is None else setattr(balancer, "backward", around)
 
     def _look_at_gradients(
         self, values: Tensor, slots: Slots, inputs: tuple[Tensor, ...], shared: Sequence[Tensor]
@@ -168,9 +177,15 @@ class Doctor:
         ]
         if roots:
             check_retained(self, roots, shared)
-        rows: list[gradients.Row] = [
-            [*torch.autograd.grad(root.loss, shared, root.grad, retain_graph=True, allow_unused=True)] for root in roots
-        ]
+        rows: list[gradients.Row] = []
+        for root in roots:
+            try:
+                found = torch.autograd.grad(root.loss, shared, root.grad, retain_graph=True, allow_unused=True)
+            except RuntimeError as error:
+                if "Checkpointing is not compatible" in str(error):
+                    return  # reentrant checkpoints allow no such look
+                raise
+            rows.append([*found])
         seen = [root.slot for root in roots]
         if any(grad is not None for row in rows for grad in row):
             gram = gradients.spread(gradients.gram(rows, 0), tuple(seen), tasks)

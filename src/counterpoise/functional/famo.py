@@ -20,11 +20,15 @@ def famo(logits: Tensor, losses: Tensor, floor: Tensor) -> Step:
 
 
 def famo_gradient(logits: Tensor, before: Tensor, after: Tensor, floor: Tensor) -> Tensor:
-    """(∂z/∂logits)ᵀ δ with δ = log D − log D′, the decrease of each log-loss over the optimiser's step."""
+    """(∂z/∂logits)ᵀ δ with δ = log D − log D′, the decrease of each log-loss over the optimiser's step.
+
+    Among the tasks that were there before and after; 0 for the others.
+    """
     x, present_before = split_absent(before)
     y, present_after = split_absent(after)
     floor = floor.to(x.dtype)
     d, d_after = ((v - floor + OFFSET).clamp_min(OFFSET) for v in (x, y))
-    delta = (d.log() - d_after.log()) * (present_before & present_after)
-    z = torch.softmax(logits.to(x.dtype), -1)
+    there = present_before & present_after
+    delta = (d.log() - d_after.log()) * there
+    z = torch.softmax(logits.to(x.dtype).masked_fill(~there, -torch.inf), -1).nan_to_num(0.0)
     return z * (delta - (z * delta).sum(-1, keepdim=True))

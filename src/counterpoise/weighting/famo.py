@@ -91,9 +91,10 @@ class FAMO(Weighting):
         if self.strict:
             check_finite(values, slots, self.tasks)
         after, _ = self._mean_over_ranks(values, counts, learning=True)
-        called = self.before.count.sum() > 0  # without a call there is nothing to compare with, and no step to take
-        gradient = famo_gradient(self.logits, self.before.take(), after, self.floor)
-        self.adam.move(self.logits, gradient, due=called, lr=self.lr, weight_decay=self.weight_decay)
+        before = self.before.take()
+        there = torch.isfinite(before) & torch.isfinite(after)
+        gradient = famo_gradient(self.logits, before, after, self.floor)
+        self.adam.move(self.logits, gradient, due=there, lr=self.lr, weight_decay=self.weight_decay)
         self._calls = 0
 
     @torch.no_grad()

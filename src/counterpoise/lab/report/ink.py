@@ -1,5 +1,6 @@
 """Drawings in print: PNG and PDF by matplotlib, in one style."""
 
+import io
 import sys
 import threading
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ..engine import processors
+from ..files import write_whole
 from .drawing import Axis, Bars, Cells, Dots, Drawing, Line, Look, Panel, Rule, Words
 
 RC: dict[Any, Any] = {
@@ -78,7 +80,6 @@ def save(drawing: Drawing, path: Path) -> None:
 
     It is laid out once and drawn once for each: `savefig` would do both twice for each, and that takes longest.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     png, pdf = printed(path)
     figure = inked(drawing)
     canvas: Any = FigureCanvasAgg(figure)
@@ -86,9 +87,13 @@ def save(drawing: Drawing, path: Path) -> None:
     if layout is not None:
         layout.execute(figure)
     figure.set_layout_engine("none")
-    canvas.print_png(str(png))
+    content = io.BytesIO()
+    canvas.print_png(content)
+    write_whole(png, content.getvalue(), durable=False)
+    content = io.BytesIO()
     canvas = FigureCanvasPdf(figure)
-    canvas.print_pdf(str(pdf), metadata={"CreationDate": None})
+    canvas.print_pdf(content, metadata={"CreationDate": None})
+    write_whole(pdf, content.getvalue(), durable=False)
 
 
 def inked(drawing: Drawing) -> Figure:
