@@ -62,6 +62,7 @@ def test_reproduce_runs_once_and_show_shows_it(tmp_path: Path) -> None:
     shown = call("show", *options)
     assert shown.exit_code == 0
     assert re.search(r"Kendall\s+0\.\d{3}\s", shown.output)  # one seed has no deviation
+    assert "hold" not in shown.output  # the paper says nothing of one epoch
     assert (tmp_path / "report" / "tables" / "scale-stress.tex").exists()
     made = (tmp_path / "report" / "made.md").read_text()
     assert "`counterpoise reproduce scale-stress --seeds 42 --epochs 1`" in made

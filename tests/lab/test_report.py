@@ -173,6 +173,18 @@ def test_a_book_shows_and_writes_everything(tmp_path: Path, monkeypatch: pytest.
     assert {"effect", "low", "high", "paper", "ours"} <= set(rows.columns)
 
 
+def test_delta_m_is_measured_against_static_at_the_same_seeds() -> None:
+    recorded = pd.read_csv(Path(__file__).parents[2] / "results" / "nyuv2" / "report" / "runs" / "nyuv2.csv")
+    other = recorded[(recorded["method"] == "Static") & (recorded["seed"] == 42)].assign(seed=45, miou=0.1)
+    study = STUDIES["nyuv2"]
+    alone, beside = (
+        {entry.method: entry.mean for entry in tables.entries(study, frame, study.seeds) if entry.metric == "delta_m"}
+        for frame in (recorded, pd.concat([recorded, other]))
+    )
+    assert alone["Static"] == pytest.approx(0.0, abs=1e-9)
+    assert beside["BPGS"] == pytest.approx(alone["BPGS"])
+
+
 def test_a_single_method_has_a_row_for_each_setting() -> None:
     study = STUDIES["nyuv2-batch-size"]
     rows = [{"method": "BPGS", "condition": key, "seed": 42, "lr": 0.1} for key in ("bs=4", "bs=8", "bs=16")]

@@ -5,7 +5,7 @@ Nothing is changed and nothing is fatal: a folder that is missing, partial, dama
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -236,7 +236,7 @@ def _placed(
     if not here:
         return left
     if how or epochs:
-        study = _unjudged(study)
+        study = study.unjudged()
     usual = [cell for cell in study.grid(epochs=epochs, device=device) if not cell.condition.asked]
     missing = len({cell.run.key for cell in usual} - left.keys())
     groups.setdefault((how, device, epochs), []).append((study, here, missing))
@@ -263,7 +263,7 @@ def _written(gathered: Gathered, made: list[Edition]) -> list[Edition]:
             chosen = {name: frame for name, frame in new.items() if _shortened(STUDIES[name], frame) is short}
             studies = tuple(study for name, study in STUDIES.items() if name in chosen)
             if short:
-                studies = tuple(map(_unjudged, studies))
+                studies = tuple(study.unjudged() for study in studies)
             if studies:
                 how = f"recorded in {folder.name}{', fewer epochs' if short else ''}"
                 found.append(Edition(studies, how, recorded=chosen))
@@ -278,11 +278,6 @@ def _shortened(study: Study, frame: pd.DataFrame) -> bool:
         least[cell.method, cell.condition.key] = min(schedule.epochs, schedule.patience or schedule.epochs)
     rows = frame[["method", "condition", "epochs"]].itertuples(index=False, name=None)
     return any(epochs < least.get((method, condition), 0) for method, condition, epochs in rows)
-
-
-def _unjudged(study: Study) -> Study:
-    """Without what the paper says, which is about the full form."""
-    return replace(study, paper={}, claims=(), saturation=None)
 
 
 def seeds_of(study: Study, frame: pd.DataFrame) -> list[tuple[int, ...]]:

@@ -43,17 +43,18 @@ class Book:
         recorded: Mapping[str, pd.DataFrame] | None = None,
         sets: Callable[[Study, pd.DataFrame], list[tuple[int, ...]]] | None = None,
     ) -> None:
-        self.studies, self.store = list(studies), store
+        self.store = store
+        self.studies = [study.unjudged() if epochs not in (None, study.schedule.epochs) else study for study in studies]
         self.which: Which = {"seeds": seeds, "epochs": epochs, "device": device}
         self.runs: dict[str, pd.DataFrame] = {
             study.name: collect(study, store, **self.which) if recorded is None else recorded[study.name]
-            for study in studies
+            for study in self.studies
         }
-        self.frames = {s.name: best_rates(self.runs[s.name]) if s.rates else self.runs[s.name] for s in studies}
-        self.sets = {s.name: sets(s, self.frames[s.name]) if sets else seed_sets(s, seeds) for s in studies}
+        self.frames = {s.name: best_rates(self.runs[s.name]) if s.rates else self.runs[s.name] for s in self.studies}
+        self.sets = {s.name: sets(s, self.frames[s.name]) if sets else seed_sets(s, seeds) for s in self.studies}
         self.judgements = {
             study.name: [ledger.judge(study, self.frames[study.name], s) for s in self.sets[study.name]]
-            for study in studies
+            for study in self.studies
         }
 
     def show(self, console: Console) -> None:

@@ -113,6 +113,12 @@ def _finished(
             yield cell, result
 
 
+def at(frame: pd.DataFrame, seeds: Iterable[int]) -> pd.DataFrame:
+    """The runs at these seeds, Δ_M measured against Static there."""
+    chosen = frame[frame["seed"].isin(list(seeds))]
+    return _with_deltas(chosen) if "delta_m" in chosen and set(UP) <= set(chosen) else chosen
+
+
 def _with_deltas(frame: pd.DataFrame) -> pd.DataFrame:
     """Adds Δ_M of each run against the mean over seeds of Static, in both conventions.
 

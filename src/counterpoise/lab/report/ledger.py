@@ -12,6 +12,7 @@ from rich.text import Text
 from ..studies import Study
 from ..studies.base import RAW
 from ..studies.claims import Claim, Lookup, Part, Score, Statement, Values
+from .frame import at
 from .tables import ROUNDING, spoken
 
 Verdict = Literal["holds", "does not hold", "undecided", "not run"]
@@ -56,6 +57,7 @@ class Judgement:
 def judge(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Judgement]:
     """Every claim of the study at these seeds; those about BPGS in both readings."""
     same = set(seeds) == set(study.seeds)
+    frame = at(frame, seeds)
     judgements = []
     for claim in study.claims:
         about = RAW in study.methods and any(score.method == "BPGS" for score in claim.statement.scores())
@@ -69,7 +71,7 @@ def judge(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Judge
 def agreement(study: Study, frame: pd.DataFrame) -> str | None:
     """Which form of BPGS the paper's row agrees with, at the paper's seeds; None if not all of it was run."""
     row = study.paper.get("macro", {}).get("BPGS", {})
-    chosen = frame[frame["seed"].isin(list(study.seeds))]
+    chosen = at(frame, study.seeds)
     means = chosen.groupby(["method", "condition"])["macro"].mean()
     needed = [(method, condition) for method in ("BPGS", RAW) for condition in row]
     if not row or RAW not in study.methods or not all(cell in means.index for cell in needed):

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..studies import Study
+from .frame import at
 
 AGREES = 0.0035  # a difference that rounding to three digits can make of VALUE_TOLERANCE
 ROUNDING = 5e-4  # the paper prints three digits
@@ -105,7 +106,7 @@ def digits(value: float) -> int:
 
 def entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Entry]:
     """Every cell of the study's tables at these seeds."""
-    chosen = frame[frame["seed"].isin(list(seeds))]
+    chosen = at(frame, seeds)
     runs = dict(iter(chosen.groupby(["method", "condition"], sort=False)))
     none, found = chosen.iloc[:0], []
     for metric in (*study.metrics, *study.further):

@@ -138,6 +138,10 @@ class Study:
     def every_seed(self) -> tuple[int, ...]:
         return tuple(dict.fromkeys((*self.seeds, *self.ten)))
 
+    def unjudged(self) -> Study:
+        """Without what the paper says, which is about the full form."""
+        return replace(self, paper={}, claims=(), saturation=None)
+
     def parts(self) -> dict[str, list[Condition]]:
         """The conditions of each table."""
         parts: dict[str, list[Condition]] = {}
