@@ -296,10 +296,7 @@ class Aggregation(Balancer):
         if not self.shards:
             raise ValueError(f"{type(self).__name__} does not know sharded parameters (FSDP)")
         if self.heads == "aggregated":
-            raise ValueError(
-                "sharded parameters (FSDP) get the gradients of heads as they are: pass heads='own', or shard the "
-                "shared network alone"
-            )
+            raise ValueError("beside sharded parameters (FSDP) heads get their gradients as they are: pass heads='own'")
         if not roots:
             raise ValueError("sharded parameters (FSDP): each rank needs the loss of at least one task in every step")
         each = {root.slot: root for root in roots}
