@@ -201,6 +201,12 @@ def test_a_parents_losses_reach_its_child_as_they_are(tmp_path: Path) -> None:
     fit(Child(), tmp_path, max_epochs=1)
 
 
+def test_a_step_needs_no_trainer() -> None:
+    model = Model()
+    model.training_step(next(iter(loader())), 0).backward()
+    assert all(p.grad is not None for p in model.trunk.parameters())
+
+
 def test_a_misspelt_task_is_named(tmp_path: Path) -> None:
     class Misspelt(Model):
         def training_step(self, batch: list[Tensor], index: int) -> Any:

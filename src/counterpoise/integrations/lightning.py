@@ -55,9 +55,11 @@ class Balanced:
         learned = [(parameter, parameter.grad) for parameter in self.balancer.parameters()]
         for parameter, _ in learned:
             parameter.grad = None
-        super().clip_gradients(*args, **kwargs)  # type: ignore[misc]
-        for parameter, grad in learned:
-            parameter.grad = grad
+        try:
+            super().clip_gradients(*args, **kwargs)  # type: ignore[misc]
+        finally:
+            for parameter, grad in learned:
+                parameter.grad = grad
 
     def on_after_backward(self) -> None:
         super().on_after_backward()  # type: ignore[misc]
@@ -70,12 +72,16 @@ class Balanced:
         wrapped = isinstance(wrapper, DistributedDataParallel) and isinstance(self.balancer, Aggregation)
         return wrapper if wrapped else None
 
-    def _end_epoch(self) -> None:
-        """With the first batch of the next epoch: a run resumed between the two tells the balancer, too."""
-        loop, epoch = self.trainer.fit_loop, self.trainer.current_epoch
-        if epoch > 0 and loop.epoch_loop.batch_idx == 0 and self.__dict__.get("_epoch") != epoch:
-            self.balancer.epoch_end()
-        self.__dict__["_epoch"] = epoch
+    def _before_step(self) -> None:
+        """Ends an epoch with the first batch of the next: a run resumed between the two tells the balancer, too."""
+        wrapper = self._ddp()
+        if wrapper is not None:
+            wrapper.require_backward_grad_sync = False
+        if self.trainer.training:
+            loop, epoch = self.trainer.fit_loop, self.trainer.current_epoch
+            if epoch > 0 and loop.epoch_loop.batch_idx == 0 and self.__dict__.get("_epoch") != epoch:
+                self.balancer.epoch_end()
+            self.__dict__["_epoch"] = epoch
 
 
 def _balanced(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,11 +91,8 @@ def _balanced(step: Callable[..., Any]) -> Callable[..., Any]:
     def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.__dict__.get("_in_step"):
             return step(self, *args, **kwargs)  # of a parent class: what it returns is for its child
-        if self.trainer.training:
-            self._end_epoch()
-        wrapper = self._ddp()
-        if wrapper is not None:
-            wrapper.require_backward_grad_sync = False
+        if self._trainer is not None:  # without one it is a plain call
+            self._before_step()
         self.__dict__["_in_step"] = True
         try:
             found = step(self, *args, **kwargs)
