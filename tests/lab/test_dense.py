@@ -189,6 +189,12 @@ def test_only_training_losses_are_multiplied() -> None:
     assert usual.rows[0]["metrics"] == scaled.rows[0]["metrics"]
 
 
+def test_weights_of_inverse_losses_cancel_a_factor(double: None) -> None:
+    usual, scaled = (trained(run(recipe("uw-o"), factor_seg=f)) for f in (1.0, 1e3))
+    for ours, theirs in zip(usual.network.parameters(), scaled.network.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-8)
+
+
 def test_the_best_epoch_is_kept_and_patience_stops() -> None:
     schedule = replace(SCHEDULE, epochs=9, lr=0.0, lr_end=0.0, patience=2, monitor="-total_loss", min_delta=1.0)
     trainer = trained(run(STATIC, schedule=schedule))

@@ -4,14 +4,17 @@ import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
 
-from counterpoise.lab.engine import Store
+from counterpoise.lab.engine import Run, Store
+from counterpoise.lab.metrics.dense import UP
 from counterpoise.lab.report import Book, ledger, tables
+from counterpoise.lab.report.frame import collect, histories
 from counterpoise.lab.studies import STUDIES, Study
 from counterpoise.lab.studies.claims import Claim, Statement, ahead, combined_sd, relative_drop, score, spread
 
@@ -122,13 +125,13 @@ def fewer(keep: Callable[[pd.DataFrame], "pd.Series[bool]"]) -> str:
 def test_fewer_seeds_are_named_once_where_that_says_it() -> None:
     first = STUDY.seeds[0]
     of_all = fewer(lambda runs: runs["seed"] == first)
-    assert "seeds 42–44 (1 of them)**" in of_all
-    assert "(1 seed)" not in of_all
+    assert ", seed 42**" in of_all
+    assert "(seed 42)" not in of_all
     of_a_row = fewer(lambda runs: (runs["method"] != "UWSO") | (runs["seed"] == first))
-    assert "| UWSO (1 seed) | 0.622 (0.622 ± 0.073) |" in of_a_row
-    assert "of them" not in of_a_row
+    assert "| UWSO (seed 42) | 0.622 (0.622 ± 0.073) |" in of_a_row
+    assert ", seeds 42–44**" in of_a_row
     of_a_cell = fewer(lambda runs: (runs["method"] != "UWSO") | (runs["condition"] != "×1") | (runs["seed"] == first))
-    assert "| UWSO | 0.622 (1 seed) (0.622 ± 0.073) |" in of_a_cell
+    assert "| UWSO | 0.622 (seed 42) (0.622 ± 0.073) |" in of_a_cell
 
 
 def test_a_table_with_fewer_seeds_fits_the_terminal() -> None:
@@ -140,7 +143,7 @@ def test_a_table_with_fewer_seeds_fits_the_terminal() -> None:
         for table in tables.terminal(STUDY, cells, STUDY.seeds, width):
             console.print(table)
         text = console.export_text()
-        assert "UWSO (1 seed)" in text
+        assert "UWSO (seed 42)" in text
         assert "…" not in text
 
 
@@ -171,6 +174,36 @@ def test_a_book_shows_and_writes_everything(tmp_path: Path, monkeypatch: pytest.
     rows = pd.read_csv(tmp_path / "ledger.csv")
     assert set(rows["verdict"]) <= {"holds", "does not hold", "undecided"}
     assert {"effect", "low", "high", "paper", "ours"} <= set(rows.columns)
+
+
+class Given:
+    """Results of a grid: of each run that is `here` scores that its seed alone decides."""
+
+    def __init__(self, here: Callable[[Run], bool]) -> None:
+        self.here = here
+
+    def result(self, run: Run) -> dict[str, Any] | None:
+        return {"chart": {}, "weights": {}, "metrics": dict.fromkeys(UP, run.seed / 100)} if self.here(run) else None
+
+    def history(self, run: Run) -> list[dict[str, Any]]:
+        return [{"epoch": 1, "weight": [], "monitor": 0.5, "chart": {}}]
+
+
+def test_a_table_that_is_asked_for_borrows_runs_at_its_own_seeds_alone() -> None:
+    study = STUDIES["nyuv2"]
+    usual = {cell.run for cell in study.grid() if not cell.condition.asked}
+    (one,) = [c.run for c in study.grid(seeds=[43]) if (c.method, c.condition.key) == ("UW-O", "beyond")]
+    given = Given(lambda run: run in usual or run == one)
+    found = collect(study, given)
+    assert set(found["condition"]) == {"main", "beyond"}
+    beyond = found[found["condition"] == "beyond"]
+    assert list(zip(beyond["method"], beyond["seed"], strict=True)) == [
+        ("Static", 43), ("Kendall", 43), ("BPGS", 43), ("UW-O", 43)
+    ]  # fmt: skip
+    assert beyond["delta_m"].tolist() == [0.0] * 4  # against Static there, not against its mean over three seeds
+    assert (found[(found["condition"] == "main") & (found["seed"] != 43)]["delta_m"] != 0).all()
+    drawn = histories(study, given)
+    assert set(drawn[drawn["condition"] == "beyond"]["seed"]) == {43}
 
 
 def test_delta_m_is_measured_against_static_at_the_same_seeds() -> None:

@@ -27,20 +27,13 @@ def collect(
     `reach` is the largest |z|/τ that BPGS ends with, `peak` the largest after any epoch: 1 is the edge of the chart.
     """
     rows = []
-    cells = list(study.grid(seeds=seeds or study.every_seed, epochs=epochs, device=device))
-    results = {run: store.result(run) for run in dict.fromkeys(cell.run for cell in cells)}
-    usual = {cell.run for cell in cells if not cell.condition.asked}
-    # A table that wants to be asked for is empty as long as all it has are runs of the usual ones.
-    begun = {c.condition.key for c in cells if results[c.run] is not None and (c.run in usual) != c.condition.asked}
-    for cell in cells:
-        result = results[cell.run]
-        if result is not None and cell.condition.key in begun:
-            place = {"method": cell.method, "condition": cell.condition.key, "seed": cell.run.seed}
-            found = {"lr": cell.run.network_lr, "macro": result.get("macro"), "worst": result.get("worst")}
-            position = result["chart"].get("z_over_tau", [])
-            found["reach"] = max(map(abs, position), default=float("nan"))
-            found |= {"peak": result.get("peak"), "epochs": result.get("epochs")} | result.get("metrics", {})
-            rows.append(place | found | result.get("scores", {}))
+    for cell, result in _finished(study, store, seeds=seeds, epochs=epochs, device=device):
+        place = {"method": cell.method, "condition": cell.condition.key, "seed": cell.run.seed}
+        found = {"lr": cell.run.network_lr, "macro": result.get("macro"), "worst": result.get("worst")}
+        position = result["chart"].get("z_over_tau", [])
+        found["reach"] = max(map(abs, position), default=float("nan"))
+        found |= {"peak": result.get("peak"), "epochs": result.get("epochs")} | result.get("metrics", {})
+        rows.append(place | found | result.get("scores", {}))
     columns = None if rows else list(dict.fromkeys([*COLUMNS, *study.metrics]))
     frame = _joined(study, pd.DataFrame(rows, columns=columns))
     if "delta_m" in study.metrics:
@@ -107,9 +100,18 @@ def _finished(
     epochs: int | None = None,
     device: str = "cpu",
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    for cell in study.grid(seeds=seeds or study.every_seed, epochs=epochs, device=device):
-        result = results.result(cell.run)
-        if result is not None:
+    """The cells that have a result, and it.
+
+    A table that wants to be asked for borrows runs of the usual ones, at the seeds of its own: otherwise means over
+    unlike seeds would stand side by side. Without runs of its own it is empty.
+    """
+    cells = list(study.grid(seeds=seeds or study.every_seed, epochs=epochs, device=device))
+    found = {run: results.result(run) for run in dict.fromkeys(cell.run for cell in cells)}
+    usual = {cell.run for cell in cells if not cell.condition.asked}
+    own = {(c.condition.key, c.run.seed) for c in cells if found[c.run] is not None and c.run not in usual}
+    for cell in cells:
+        result = found[cell.run]
+        if result is not None and (not cell.condition.asked or (cell.condition.key, cell.run.seed) in own):
             yield cell, result
 
 
@@ -120,18 +122,19 @@ def at(frame: pd.DataFrame, seeds: Iterable[int]) -> pd.DataFrame:
 
 
 def _with_deltas(frame: pd.DataFrame) -> pd.DataFrame:
-    """Adds Δ_M of each run against the mean over seeds of Static, in both conventions.
+    """Adds Δ_M of each run, in both conventions, against the mean of Static over the seeds that its table has.
 
     Both are linear in the metrics, so their means over seeds are those that follow from mean metrics.
     """
-    static = frame[frame["method"] == "Static"]
-    if not len(static):
-        return frame.assign(delta_m=float("nan"), delta_m_percent=float("nan"))
-    baseline = static.drop_duplicates("seed")[list(UP)].mean().to_dict()
-    rows = frame[list(UP)].to_dict("records")
+    static = frame[frame["method"] == "Static"].drop_duplicates("seed")
+    baselines = {
+        key: static[static["seed"].isin(here["seed"])][list(UP)].mean().to_dict()
+        for key, here in frame.groupby("condition")
+    }
+    rows = [(row, baselines[row["condition"]]) for row in frame.to_dict("records")]
     return frame.assign(
-        delta_m=[delta_m(row, baseline) for row in rows],
-        delta_m_percent=[delta_m_percent(row, baseline) for row in rows],
+        delta_m=[delta_m(row, baseline) for row, baseline in rows],
+        delta_m_percent=[delta_m_percent(row, baseline) for row, baseline in rows],
     )
 
 

@@ -64,6 +64,7 @@ class Entry:
     rate: float | None = None  # the learning rate, where the method has its best of several
     tolerance: float = AGREES  # up to which difference they agree
     asked: int = 0  # how many seeds the table is about
+    seeds: tuple[int, ...] = ()  # which of them are here
 
     @property
     def row(self) -> str:
@@ -80,14 +81,10 @@ class Entry:
     def ours(self) -> str:
         if self.count == 0 or self.mean != self.mean:
             return "–"
-        return spread(self.mean, self.sd) + (f" ({counted(self.count)})" if self.count < self.asked else "")
+        return spread(self.mean, self.sd) + (f" ({spoken(self.seeds)})" if self.count < self.asked else "")
 
     def paper(self) -> str:
         return "" if self.paper_mean is None else spread(self.paper_mean, self.paper_sd)
-
-
-def counted(seeds: int) -> str:
-    return f"{seeds} seed{'s' if seeds > 1 else ''}"
 
 
 def spread(mean: float, sd: float | None) -> str:
@@ -127,7 +124,8 @@ def entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Ent
                     near = 2 * said[1] + ROUNDING if study.layout == "metrics" and said else AGREES
                     near = math.inf if said and math.isnan(said[1]) else near
                     rate = float(here["lr"].iloc[0]) if study.rates and len(values) else None
-                    found.append(Entry(*place, mean, sd, len(values), paper_mean, paper_sd, rate, near, len(seeds)))
+                    of = len(seeds), tuple(sorted(map(int, here["seed"])))
+                    found.append(Entry(*place, mean, sd, len(values), paper_mean, paper_sd, rate, near, *of))
     return found
 
 
@@ -140,13 +138,13 @@ def ranked(study: Study, frame: pd.DataFrame) -> list[str]:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: what stands in it, its heads, and the row of each method. `count`: if all of it is of fewer seeds."""
+    """A table: what stands in it, its heads, and the row of each method. `seeds`: if all of it is of fewer seeds."""
 
     what: str
     part: str
     heads: list[str]
     rows: dict[str, list[Entry]]
-    count: int = 0
+    seeds: tuple[int, ...] = ()
     side: str = "method"  # what a row is
 
 
@@ -177,20 +175,21 @@ def grids(study: Study, cells: Sequence[Entry]) -> list[Grid]:
 
 
 def _said_once(grid: Grid) -> Grid:
-    """How many seeds there are, where they are fewer than asked for: once for the table or for a row, if it can be."""
+    """Which seeds there are, where they are fewer than asked for: once for the table or for a row, if it can be."""
     same = _fewer([entry for row in grid.rows.values() for entry in row])
     rows = {}
     for name, row in grid.rows.items():
-        count = _fewer(row)
-        label = f"{name} ({counted(count)})" if count and not same else name
-        rows[label] = [replace(entry, asked=entry.count) for entry in row] if count else row
-    return replace(grid, rows=rows, count=same)
+        fewer = _fewer(row)
+        label = f"{name} ({spoken(fewer)})" if fewer and not same else name
+        rows[label] = [replace(entry, asked=entry.count) for entry in row] if fewer else row
+    return replace(grid, rows=rows, seeds=same)
 
 
-def _fewer(cells: Sequence[Entry]) -> int:
-    """The number of seeds behind all of these that were run, if it is one number and fewer than asked for; or 0."""
-    counts = {entry.count for entry in cells if entry.count}
-    return counts.pop() if len(counts) == 1 and any(entry.count < entry.asked for entry in cells if entry.count) else 0
+def _fewer(cells: Sequence[Entry]) -> tuple[int, ...]:
+    """The seeds behind all of these that were run, if they are the same and fewer than asked for; or none."""
+    run = [entry for entry in cells if entry.count]
+    same = len({entry.seeds for entry in run}) == 1 and any(entry.count < entry.asked for entry in run)
+    return run[0].seeds if same else ()
 
 
 Standing = Literal["", "best", "second"]
@@ -233,8 +232,7 @@ def _printed(entry: Entry, paper: bool) -> float | None:
 def caption(study: Study, grid: Grid, seeds: Sequence[int]) -> str:
     rate = " (best learning rate)" if study.rates else ""
     what = f": {grid.what}" if grid.what else ""
-    fewer = f" ({grid.count} of them)" if grid.count else ""
-    return f"{study.title}{f', {grid.part}' if grid.part else ''}{rate}{what}, {spoken(seeds)}{fewer}"
+    return f"{study.title}{f', {grid.part}' if grid.part else ''}{rate}{what}, {spoken(grid.seeds or seeds)}"
 
 
 def spoken(seeds: Sequence[int]) -> str:
@@ -289,7 +287,7 @@ def _cell(entry: Entry) -> Text:
 
 def csv(cells: Sequence[Entry]) -> str:
     frame = pd.DataFrame([vars(entry) | {"difference": entry.difference} for entry in cells])
-    return str(frame.drop(columns=["head", "tolerance", "asked"]).round(6).to_csv(index=False))
+    return str(frame.drop(columns=["head", "tolerance", "asked", "seeds"]).round(6).to_csv(index=False))
 
 
 def markdown(study: Study, cells: Sequence[Entry], seeds: Sequence[int]) -> str:
