@@ -104,15 +104,23 @@ def test_replicas_are_separate_models() -> None:
     for name in ALL:
         draws = name in ("graddrop", "pcgrad", "gradvac")
         stacked = start.clone().requires_grad_()
-        losses = ((x @ stacked).tanh() - y).square().mean(1)
-        balancer = cp.make(name, 3, batch_shape=replicas, **({"seed": streams} if draws else {}))
-        balancer.double().backward(losses, shared=[stacked])
-        for r in range(replicas):
-            single = start[r].clone().requires_grad_()
-            alone = cp.make(name, 3, **({"seed": streams[r]} if draws else {}))
-            alone.double().backward(((x[r] @ single).tanh() - y[r]).square().mean(0), shared=[single])
-            assert stacked.grad is not None
-            torch.testing.assert_close(stacked.grad[r], single.grad, rtol=1e-8, atol=1e-10, msg=name)
+        # At SDMGrad's own rate its iterations magnify the last digit.
+        options: dict[str, Any] = {"lr": 0.1} if name == "sdmgrad" else {}
+        balancer = cp.make(name, 3, batch_shape=replicas, **options, **({"seed": streams} if draws else {})).double()
+        alone = [cp.make(name, 3, **options, **({"seed": seed} if draws else {})).double() for seed in streams]
+        for step in range(3):
+            stacked.grad = None
+            there = torch.ones(replicas, 3, dtype=torch.bool)
+            there[1], there[2, 0] = step != 1 or draws, step != 1  # a replica without labels; its stream would rest
+            losses = ((x @ stacked).tanh() - y).square().mean(1)
+            balancer.backward(torch.where(there, losses, torch.nan), shared=[stacked])
+            for r in range(replicas):
+                single = start[r].clone().requires_grad_()
+                losses = ((x[r] @ single).tanh() - y[r]).square().mean(0)
+                alone[r].backward(torch.where(there[r], losses, torch.nan), shared=[single])
+                grad = torch.zeros_like(single) if single.grad is None else single.grad
+                assert stacked.grad is not None
+                torch.testing.assert_close(stacked.grad[r], grad, rtol=1e-8, atol=1e-10, msg=f"{name} {step} {r}")
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 from toy import EPOCH, needs, problem, shared
 
 import counterpoise as cp
@@ -63,8 +64,8 @@ class Run:
         self.step_count = other.step_count
 
     def fingerprint(self) -> list[Tensor]:
-        held = [*self.model.parameters(), *self.balancer.parameters(), *self.balancer.buffers()]
-        return [torch.nan_to_num(t.detach().float()) for t in held]
+        held = [*self.model.parameters(), *self.balancer.state_dict().values()]
+        return [torch.nan_to_num(t.detach().float()) for t in held if isinstance(t, Tensor)]
 
 
 @pytest.mark.parametrize("stop", [1, 37])
@@ -191,6 +192,7 @@ def test_stacked_replicas_are_separate_balancers(name: str) -> None:
         losses = 10 ** torch.randn(REPLICAS, tasks, generator=generator, dtype=torch.float64)
         if count == 2:
             losses[::7, 1] = torch.nan
+            losses[5] = torch.nan  # a batch without labels
         kpis = torch.rand(REPLICAS, tasks, generator=generator, dtype=torch.float64)
         leaf = losses.clone().requires_grad_()
         value = stacked(leaf, **({"kpis": kpis} if method.needs == ("kpis",) else {}))
@@ -308,3 +310,78 @@ def test_a_copy_of_a_watched_or_compiled_balancer_is_its_own() -> None:
     average(torch.tensor([1.0, 4.0], requires_grad=True))
     copy.deepcopy(average)(torch.tensor([100.0, 1.0], requires_grad=True))
     assert average.average.tolist() == [1.0, 4.0]
+
+
+@pytest.mark.parametrize("name", cp.methods())
+def test_can_be_made_on_the_meta_device(name: str) -> None:
+    with torch.device("meta"):
+        balancer = cp.make(name, 2)
+    assert all(t.device.type == "meta" for t in (*balancer.parameters(), *balancer.buffers()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", cp.methods())
+def test_state_is_born_wide_where_the_default_is_half(name: str, dtype: torch.dtype) -> None:
+    """And then goes the same way."""
+    plain, half = Run(name), Run(name)
+    torch.set_default_dtype(dtype)
+    try:
+        half.balancer = cp.make(name, ["small", "large"])
+        groups = [{"params": half.model.parameters()}, *half.balancer.param_groups(lr=0.05)]
+        half.optimizer = torch.optim.AdamW(groups, lr=0.01)
+        for _ in range(3):
+            half.step()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for _ in range(3):
+        plain.step()
+    for a, b in zip(plain.fingerprint(), half.fingerprint(), strict=True):
+        assert torch.equal(a, b)
+    state = half.balancer.state_dict().values()
+    assert all(t.dtype == torch.float32 for t in state if isinstance(t, Tensor) and t.is_floating_point())
+
+
+def test_options_are_not_rounded_to_a_half_precision_default() -> None:
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        balancer = cp.Static(2, weights=[0.1, 0.3])
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(balancer.weight, torch.tensor([0.1, 0.3]))
+
+
+@pytest.mark.parametrize("name", cp.methods())
+def test_an_averaged_model_may_hold_a_balancer(name: str) -> None:
+    """It pairs the buffers of the model and of its copy, made before the first step, one by one."""
+    run = Run(name)
+    norm = nn.BatchNorm1d(3)
+    whole = nn.ModuleDict({"balancer": run.balancer, "model": run.model, "norm": norm})
+    average = AveragedModel(whole)
+    for step in range(3):
+        run.step()
+        assert norm.running_mean is not None
+        norm.running_mean.fill_(step)
+        average.update_parameters(whole)
+    for copied, own in zip(average.module.buffers(), whole.buffers(), strict=True):
+        torch.testing.assert_close(copied, own, rtol=0, atol=0, equal_nan=True)
+    again = AveragedModel(whole)
+    again.load_state_dict(average.state_dict())
+    for a, b in zip(again.state_dict().values(), average.state_dict().values(), strict=True):
+        if isinstance(a, Tensor):
+            torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["moco", "db-mtl", "excess-mtl"])
+def test_memory_moves_and_loads_with_the_rest(name: str) -> None:
+    run, other = Run(name), Run(name)
+    for _ in range(2):
+        run.step()
+    saved = {key: value for key, value in run.balancer.state_dict().items() if "memory" in key}
+    assert [tuple(value.shape) for value in saved.values()] == [(2, 16, 8), (2, 16)]
+    assert {value.dtype for value in run.balancer.double().state_dict().values()} == {torch.float64}
+    assert {value.dtype for value in run.balancer.bfloat16().state_dict().values()} == {torch.float64}
+    other.balancer.load_state_dict(run.balancer.state_dict())
+    for key, value in other.balancer.state_dict().items():
+        torch.testing.assert_close(value.double(), run.balancer.state_dict()[key], rtol=0, atol=1e-6)
+    run.balancer.reset()
+    assert not any("memory" in key for key in run.balancer.state_dict())

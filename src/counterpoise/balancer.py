@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from .losses import Losses, task_names
+from .state import State
 
 if TYPE_CHECKING:  # not every build of torch has it
     from torch.distributed import ProcessGroup
@@ -37,7 +38,7 @@ class Last:
     losses: Tensor | list[float] | None = None
 
 
-class Balancer(nn.Module, ABC):
+class Balancer(State, ABC):
     """Base of all methods. Call it on the losses (loss space), or call `backward` (every method)."""
 
     def __init__(
@@ -117,16 +118,6 @@ class Balancer(nn.Module, ABC):
         """Optimiser groups for what the balancer learns: no weight decay, and any other `options` (such as lr)."""
         parameters = list(self.parameters())
         return [{"params": parameters, "weight_decay": 0.0, **options}] if parameters else []
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Moves, but never below float32: averages over many steps drown in half precision."""
-
-        def wide(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            narrow = moved.is_floating_point() and moved.element_size() < 4
-            return tensor.to(moved.device) if narrow else moved
-
-        return super()._apply(wide, recurse)  # type: ignore[no-any-return, no-untyped-call]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A copy averages in the same process group: a group cannot be copied."""

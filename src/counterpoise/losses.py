@@ -8,6 +8,8 @@ from typing import NoReturn, TypeAlias
 import torch
 from torch import Tensor
 
+from .state import state_dtype
+
 Losses: TypeAlias = Tensor | Mapping[str, Tensor | None] | Sequence[Tensor | None]
 """A tensor of shape (…, T), or one scalar per task: by name, or in the order of the tasks. None is an absent task."""
 
@@ -42,12 +44,12 @@ def per_task(
 ) -> Tensor:
     """An option with one number for each task as a tensor of `shape`: by name, in order, or the default for all."""
     if given is None:
-        return torch.full(shape, default)
+        return torch.full(shape, default, dtype=state_dtype())
     if isinstance(given, Mapping):
         if set(given) != set(tasks):
             raise ValueError(f"{what} are given for {listed(tuple(given))}, expected {listed(tasks)}")
         given = [given[task] for task in tasks]
-    values = torch.as_tensor(given, dtype=torch.get_default_dtype())
+    values = torch.as_tensor(given, dtype=state_dtype())
     if values.shape not in (shape, (len(tasks),)):
         raise ValueError(f"{what} have shape {tuple(values.shape)}, expected {shape}: one for each task")
     return values.expand(shape).clone()

@@ -49,19 +49,20 @@ class DBMTL(Aggregation):
             raise ValueError(f"beta is {beta}, expected a number in [0, 1)")
         self.beta, self.sigma = beta, sigma
         self.memory = Memory()
-        self.register_buffer("step", torch.zeros(()))
+        self.register_buffer("step", torch.zeros(self.batch_shape))
 
     def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[None, Row]:
-        step = self.step + 1
+        step = (self.step + 1).unsqueeze(-1)
         unscale = torch.ones_like(step) if seen.scale is None else 1 / seen.scale
         rates = seen.present * (1 - self.beta / step**self.sigma)  # an absent task keeps its mean
         sound = self._sound(self._squares(grads, seen), seen)
         rows = self.memory.follow(grads, unscale.expand(self.shape), rates, sound, seen.learning)
+        some = seen.present.any(-1, keepdim=True)
         if seen.learning:
-            self.step.copy_(torch.where(sound.any(), step, self.step))
+            self.step.add_((sound & some)[..., 0])
         norms = self._summed(gradients.squares(rows, len(self.batch_shape)), grads).sqrt()
         weights = torch.where(norms > 0, norms.amax(-1, keepdim=True) / norms, 0.0)
-        weights = torch.where(sound, weights, self._spoilt(seen))
+        weights = torch.where(sound, weights, self._spoilt(seen)) * some  # a batch without labels moves nothing
         return None, gradients.combine(rows, weights if seen.scale is None else weights * seen.scale)
 
     @torch.no_grad()

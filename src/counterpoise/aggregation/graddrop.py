@@ -53,7 +53,8 @@ class GradDrop(Aggregation):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(tasks, **options)
-        leaks = per_task("leak", leak, 0.0, self.tasks, (len(self.tasks),))
+        with torch.device("cpu"):  # numbers of the host, wherever the balancer is made
+            leaks = per_task("leak", leak, 0.0, self.tasks, (len(self.tasks),))
         if bool(((leaks < 0) | (leaks > 1)).any()):
             raise ValueError(f"leak is {leaks.tolist()}, expected numbers in [0, 1]")
         self._leaks: list[float] = leaks.tolist()

@@ -9,6 +9,7 @@ from torch import Tensor
 from .. import gradients
 from ..gradients import Row, TaskGradients
 from ..registry import register
+from ..state import state_dtype
 from .base import Aggregation, Options, Seen
 from .memory import Memory
 
@@ -53,8 +54,8 @@ class MoCo(Aggregation):
         super().__init__(tasks, **options)
         self.beta, self.gamma, self.rho = beta, gamma, rho
         self.memory = Memory()
-        self.register_buffer("lam", torch.full(self.shape, 1 / len(self.tasks)))
-        self.register_buffer("step", torch.zeros(()))
+        self.register_buffer("lam", torch.full(self.shape, 1 / len(self.tasks), dtype=state_dtype()))
+        self.register_buffer("step", torch.zeros(self.batch_shape))
 
     def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[None, Row]:
         squares = self._squares(grads, seen)
@@ -63,15 +64,16 @@ class MoCo(Aggregation):
         unscale = 1.0 if seen.scale is None else 1 / seen.scale
         losses = (seen.losses * seen.weights).to(norms.dtype)
         factors = torch.where(there, losses / norms, 0.0) * unscale
-        step = self.step + 1
-        rows = self.memory.follow(grads, factors, there * (self.beta / step.sqrt()), sound, seen.learning)
+        root = (self.step + 1).sqrt().unsqueeze(-1)
+        rows = self.memory.follow(grads, factors, there * (self.beta / root), sound, seen.learning)
         products = self._summed(gradients.gram(rows, len(self.batch_shape)), grads).to(self.lam.dtype)
         change = (products @ self.lam.unsqueeze(-1)).squeeze(-1) + self.rho * self.lam
-        lam = torch.softmax(self.lam - self.gamma / step.sqrt() * change, -1)
+        lam = torch.softmax(self.lam - self.gamma / root * change, -1)
+        some = seen.present.any(-1, keepdim=True)
         if seen.learning:
-            self.lam.copy_(torch.where(sound, lam, self.lam))
-            self.step.copy_(torch.where(sound.any(), step, self.step))
-        lam = torch.where(sound, lam, self._spoilt(seen))
+            self.lam.copy_(torch.where(sound & some, lam, self.lam))
+            self.step.add_((sound & some)[..., 0])
+        lam = torch.where(sound, lam, self._spoilt(seen)) * some  # a batch without labels moves nothing
         return None, gradients.combine(rows, lam if seen.scale is None else lam * seen.scale)
 
     @torch.no_grad()

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..functional import sdmgrad_weights
 from ..registry import register
+from ..state import state_dtype
 from .base import Aggregation, Options, Seen
 
 
@@ -54,7 +55,7 @@ class SDMGrad(Aggregation):
                 f"momentum in [0, 1) and at least one iteration"
             )
         self.lam, self.lr, self.momentum, self.iterations = lam, lr, momentum, iterations
-        self.register_buffer("w", torch.full(self.shape, 1 / len(self.tasks)))
+        self.register_buffer("w", torch.full(self.shape, 1 / len(self.tasks), dtype=state_dtype()))
 
     def solve(self, gram: Tensor, seen: Seen) -> Tensor:
         weights, w = sdmgrad_weights(

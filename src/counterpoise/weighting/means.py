@@ -1,10 +1,12 @@
 """Mean losses over many steps, as buffers."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from ..state import State
 
 
-class Mean(nn.Module):
+class Mean(State):
     """A running mean per task that skips the steps where the task is absent."""
 
     total: Tensor
