@@ -6,7 +6,7 @@ import pytest
 import torch
 import torchjd.aggregation as peer
 from torch import Tensor, nn
-from trunk_and_heads import TASKS, Net, batch, flat, jacobian
+from trunk_and_heads import TASKS, Net, batch, flat, jacobian, same
 
 import counterpoise as cp
 
@@ -417,3 +417,64 @@ def test_the_pareto_front_is_reached(name: str) -> None:
     rows = 2 * steep.unsqueeze(1) * (point.detach().unsqueeze(1) - ends)
     w = cp.functional.mgda_weights(rows @ rows.mT)  # stationary: some convex combination of the gradients vanishes
     assert ((w.unsqueeze(1) @ rows).norm(dim=-1) < 2e-2 * rows.flatten(1).norm(dim=-1, keepdim=True)).all(), point
+
+
+def test_auto_lambda_keeps_a_graph_that_is_to_be_kept() -> None:
+    """The parameters are moved and put back in between; a second pass finds them as they were."""
+    net, balancer = Net(), cp.AutoLambda(TASKS).double()
+
+    def training() -> dict[str, Tensor]:
+        return net.losses(*batch())[0]
+
+    losses = training()
+    balancer.backward(losses, shared=net.parameters(), validation=training, training=training, retain_graph=True)
+    net.zero_grad()
+    torch.stack(list(losses.values())).sum().backward()
+    again = Net()
+    torch.stack(list(again.losses(*batch())[0].values())).sum().backward()
+    same(net.grads(), again.grads())
+
+
+def test_a_step_that_a_scaler_skips_leaves_no_trace_in_auto_lambda() -> None:
+    """Not in λ, and not in the statistics of a BatchNorm, which would never recover from an infinite parameter."""
+    net, norm = Net(), nn.BatchNorm1d(8).double()
+    balancer = cp.AutoLambda(TASKS).double()
+    x, y = batch()
+
+    def training() -> dict[str, Tensor]:
+        z = norm(net.trunk(x))
+        return {task: (head(z)[:, 0] - y[:, i]).square().mean() for i, (task, head) in enumerate(net.heads.items())}
+
+    parameters = [*net.parameters(), *norm.parameters()]
+    scaler = torch.amp.GradScaler("cpu")
+    balancer.backward(training(), shared=parameters, validation=training, training=training)
+    before = {key: value.clone() for key, value in balancer.state_dict().items()}
+    for p in parameters:
+        p.grad = None
+    losses = training()
+    losses["b"].register_hook(lambda grad: grad * torch.inf)
+    balancer.backward(losses, shared=parameters, validation=training, training=training, scaler=scaler)
+    assert any(p.grad is not None and not torch.isfinite(p.grad).all() for p in parameters)
+    for key, value in balancer.state_dict().items():
+        assert torch.equal(value, before[key]), key
+    assert torch.isfinite(norm.running_var).all()  # type: ignore[arg-type]
+    balancer.backward(training(), shared=parameters, validation=training, training=training)
+    assert balancer.adam.step == 2
+
+
+def test_auto_lambda_leaves_an_absent_task_where_it_is() -> None:
+    net, balancer = Net(), cp.AutoLambda(TASKS, lr=0.01).double()
+
+    def losses(*absent: str) -> dict[str, Tensor | None]:
+        return {task: None if task in absent else loss for task, loss in net.losses(*batch())[0].items()}
+
+    def step(*absent: str) -> Tensor:
+        def again() -> dict[str, Tensor | None]:
+            return losses(*absent)
+
+        balancer.backward(again(), shared=net.parameters(), validation=again, training=again)
+        return balancer.lam.clone()
+
+    first, second = step(), step("b")
+    assert second[1] == first[1]
+    assert (second != first).tolist() == [True, False, True]

@@ -32,6 +32,8 @@ def labels(case: str, world: int) -> Tensor:
     mask = torch.ones(ROWS, 3, dtype=torch.bool)
     if case in ("absent on some ranks", "uneven counts"):
         mask[: ROWS // world, 1] = False
+    if case in ("a rank without labels", "a rank without labels, batched"):
+        mask[: ROWS // world] = False
     if case == "uneven counts":
         mask[0, 1] = True
         mask[::3, 2] = False
@@ -56,7 +58,7 @@ def train(name: str, case: str, world: int, rank: int | None) -> list[Tensor]:
     (x, y), mask, part = union(), labels(case, world), part_of(rank, world)
     x, y, mask = x[part], y[part], mask[part]
     options: dict[str, Any] = {"weighting": cp.BPGS(TASKS)} if case == "hybrid" else {}
-    options |= {"passes": "batched"} if case == "batched" else {}
+    options |= {"passes": "batched"} if "batched" in case else {}
     balancer = cp.make(name, TASKS, **options).double()
     record: list[Tensor] = []
     for step in range(STEPS):
@@ -65,19 +67,26 @@ def train(name: str, case: str, world: int, rank: int | None) -> list[Tensor]:
         net.zero_grad()
         extra: dict[str, Any] = {"counts": mask.sum(0)} if case == "uneven counts" else {}
         if name == "auto-lambda":
-            again = lambda: masked_losses(net.trunk(x), net, y, mask)  # noqa: E731
-            extra |= {"shared": net.parameters(), "validation": again, "training": again}
+            # The ranks of a validation loss count alike, so with uneven counts it has all labels.
+            held_out = mask | (case == "uneven counts")
+            extra |= {
+                "shared": net.parameters(),
+                "validation": lambda seen=held_out: masked_losses(net.trunk(x), net, y, seen),
+                "training": lambda: masked_losses(net.trunk(x), net, y, mask),
+            }
         elif case == "features":
             extra["features"] = z
         else:
             extra["shared"] = net.trunk.parameters()
+        if case == "a rank without labels, batched":
+            extra["features"] = z
         value = balancer.backward(losses, **extra)
         rest = net.parameters() if case == "features" else net.heads.parameters()
         cp.average_gradients(() if name == "auto-lambda" else rest)
         record += [value, *(torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in net.parameters())]
         record += [] if balancer.weights is None else [balancer.weights]
-        state = [t for key, t in balancer.named_buffers() if case != "features" or "memory" not in key]
-        record += [t.detach().clone() for t in (*balancer.parameters(), *state)]
+        state = [t for key, t in balancer.state_dict().items() if case != "features" or "memory" not in key]
+        record += [t.clone() for t in state if isinstance(t, Tensor)]
         with torch.no_grad():
             for p in net.parameters():
                 p.sub_(torch.zeros_like(p) if p.grad is None else p.grad, alpha=0.02)
@@ -91,7 +100,10 @@ def cases() -> list[tuple[str, str]]:
     found += [(name, case) for name in few for case in ("absent on some ranks", "uneven counts", "hybrid", "batched")]
     found += [(name, "features") for name in ("pcgrad", "mgda", "nash-mtl", "moco", "db-mtl", "excess-mtl")]
     found += [(name, "a batch without labels") for name in ("pcgrad", "sdmgrad", "moco", "db-mtl", "gradnorm")]
-    return [*found, ("auto-lambda", "all present")]
+    found += [(name, "a rank without labels") for name in ("cagrad", "moco", "db-mtl", "gradnorm", "mgda")]
+    found += [("cagrad", "a rank without labels, batched")]
+    few = ["all present", "absent on some ranks", "uneven counts", "a batch without labels", "a rank without labels"]
+    return [*found, *(("auto-lambda", case) for case in few)]
 
 
 def local_mode(rank: int, world: int) -> list[Tensor]:
@@ -160,6 +172,40 @@ def beside_fsdp(rank: int, world: int, *, absent: bool = False) -> list[Tensor]:
     return [p.detach() for p in found]
 
 
+def refusals(world: int) -> dict[str, str]:
+    """What is said where a method or an option does not work beside sharded parameters."""
+    whole, (x, y) = Whole(), union()
+    sharded: Any = whole
+    fully_shard(sharded, mesh=init_device_mesh("cpu", (world,)))
+    sharded.set_reshard_after_backward(False)
+    shared = list(whole.net.trunk.parameters())
+    found: dict[str, str] = {}
+    for name, options in REFUSED:
+        balancer, extra = cp.make(name, TASKS, **options), dict[str, Any]()
+        losses = whole(x, y)
+        if name == "auto-lambda":
+            extra |= dict.fromkeys(("validation", "training"), lambda: whole(x, y))
+        try:
+            balancer.backward(losses, shared=shared, **extra)
+        except ValueError as error:
+            found[f"{name} {options}"] = str(error)
+        sharded.reshard()
+    try:
+        cp.PCGrad(TASKS).backward(whole(x, y), shared=shared, features=torch.ones(2, requires_grad=True))
+    except ValueError as error:
+        found["features"] = str(error)
+    sharded.reshard()
+    return found
+
+
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in ("moco", "db-mtl", "graddrop", "auto-lambda")),
+    ("pcgrad", {"heads": "aggregated"}),
+    ("pcgrad", {"passes": "batched"}),
+    *((name, {}) for name in ("excess-mtl", "gradnorm-proxy")),  # whose heads are aggregated
+]
+
+
 def worker(rank: int, world: int, folder: str) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
     torch.set_num_threads(1)
@@ -168,6 +214,7 @@ def worker(rank: int, world: int, folder: str) -> None:
     results["local"] = local_mode(rank, world)
     results["ddp exact"], results["ddp local"] = (beside_ddp(rank, world, ranks) for ranks in ("exact", "local"))
     results["fsdp"], results["fsdp, absent"] = (beside_fsdp(rank, world, absent=absent) for absent in (False, True))
+    results["refusals"] = refusals(world)
     torch.save(results, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
@@ -220,6 +267,18 @@ def test_recipes_train_as_one_process_would(recipe: str, outcome: tuple[int, lis
     for rank in ranks:
         for mine, whole in zip(rank[recipe], expected, strict=True):
             torch.testing.assert_close(mine, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_what_does_not_work_beside_shards_is_refused(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
+    """In words, on every rank, and before anything is passed: the loop that caught it can go on."""
+    for rank in outcome[1]:
+        said = rank["refusals"]
+        for name in ("MoCo", "DBMTL", "GradDrop", "AutoLambda"):
+            assert f"{name} does not know sharded parameters (FSDP)" in said.values()
+        for key in ("pcgrad {'heads': 'aggregated'}", "excess-mtl {}"):
+            assert "pass heads='own'" in said[key]
+        for key in ("pcgrad {'passes': 'batched'}", "features"):
+            assert "pass shared= alone, and no batches" in said[key]
 
 
 def test_local_mode_beside_ddp_agrees_across_ranks(outcome: tuple[int, list[dict[Any, Any]]]) -> None:

@@ -290,3 +290,69 @@ def test_an_absent_task_takes_none_along_that_comes_from_the_same_node(how: Call
     cp.Static(3)(how(torch.where(there, leaf, torch.nan).unbind())).backward()
     assert leaf.grad is not None
     assert leaf.grad.tolist() == [1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("how", ["mapping", "tensor"])
+@pytest.mark.parametrize("name", cp.methods("loss"))
+def test_a_task_without_samples_is_absent(name: str, how: str) -> None:
+    """A count of 0 says what None says, whatever the loss beside it is; even with strict=True."""
+    results = []
+    for lost in (torch.tensor(7.0), torch.tensor(torch.nan), None):
+        losses = scalars()
+        given: Any = {"seg": losses[0], "depth": lost, "normals": losses[2]}
+        if how == "tensor" and lost is not None:
+            given = torch.stack([losses[0], lost, losses[2]])
+        balancer = prepared(name, NAMES, strict=True)
+        value = balancer(given, counts=torch.tensor([16, 0, 7]))
+        value.backward()
+        state = [held for held in balancer.state_dict().values() if isinstance(held, Tensor)]
+        results.append([value.detach(), balancer.weights, losses[0].grad, losses[2].grad, *state])
+    for result in results[:-1]:
+        torch.testing.assert_close(result, results[-1], rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_task_without_samples_is_absent_in_gradient_space() -> None:
+    results = []
+    for second in (1.0, None):
+        w = torch.ones(3, requires_grad=True)
+        balancer = cp.CAGrad(3, weighting=cp.BPGS(3), strict=True)
+        absent = None if second is None else torch.tensor(second)  # a constant, as an absent task's loss may be
+        balancer.backward([w[0] ** 2 + w[1], absent, 5 * w[1]], shared=[w], counts=torch.tensor([1, 0, 1]))
+        results.append([w.grad, balancer.weights, balancer.weighting.theta.grad])  # type: ignore[union-attr]
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
+    w = torch.ones(2, requires_grad=True)
+    loss = cp.PCGrad(2).loss([w[0], 5 * w[1]], shared=[w], counts=torch.tensor([1, 0]))
+    assert float(loss.detach()) == 1.0
+
+
+@pytest.mark.parametrize("name", cp.methods("loss"))
+def test_something_may_be_added_to_the_zero_of_a_batch_without_labels(name: str) -> None:
+    w = torch.ones(2, requires_grad=True)
+    loss = prepared(name, NAMES)(dict.fromkeys(NAMES))
+    loss += 0.5 * w.square().sum()
+    loss.backward()
+    assert w.grad is not None
+    assert w.grad.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["bpgs", "kendall", "kendall-l1", "imtl-l"])
+def test_the_gradient_of_a_float32_parameter_stays_finite_beyond_its_range(name: str) -> None:
+    """Of float64 losses, as large as it is, and at most the largest float32: it still has a sign."""
+    largest = torch.finfo(torch.float32).max
+    for first, then in (([1.0, 1e60], [1e60, 1.0]), ([1e200, 1e200], [1e200, 1e200])):
+        found = []
+        for kind in ("call", "wide", "gradient space"):
+            balancer = cp.make(name, 2)
+            if kind == "wide":
+                balancer.double()
+            outer = cp.PCGrad(2, weighting=balancer) if kind == "gradient space" else balancer  # type: ignore[arg-type]
+            for losses in (first, then):
+                balancer.zero_grad()
+                leaf = torch.tensor(losses, dtype=torch.float64, requires_grad=True)
+                outer.backward(leaf, shared=[leaf])
+            (grad,) = [p.grad for p in balancer.parameters()]
+            assert grad is not None
+            assert torch.isfinite(grad).all()
+            found.append(grad.double().clamp(-largest, largest))
+        torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-3)
+        torch.testing.assert_close(found[2], found[0], rtol=0, atol=0)

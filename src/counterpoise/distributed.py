@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .functional import Step
 from .functional.masking import result_dtype
 
 
@@ -21,16 +22,24 @@ def average(losses: Tensor, counts: Tensor | None, group: dist.ProcessGroup | No
 
     `counts` says how many samples stand behind each loss (default: as many on every rank). Returns the mean, NaN where
     no rank has the task, and this rank's share: the factor on the local gradient after which an average over ranks, as
-    DistributedDataParallel takes it, is the gradient of the mean.
+    DistributedDataParallel takes it, is the gradient of the mean. Both are float64 on every rank: a rank without any
+    loss does not know the precision of the others, and state must be the same on all.
     """
     present = torch.isfinite(losses)
     values = torch.where(present, losses, 0.0).to(torch.float64)
-    own = present.to(values.dtype) if counts is None else torch.where(present, counts.to(values.dtype), 0.0)
+    own = present.to(values.dtype) if counts is None else torch.where(present, counts.to(values), 0.0)
     total = torch.stack((values * own, own))
     dist.all_reduce(total, group=group)
     value, count = total.unbind()
     share = dist.get_world_size(group) * own / count.clamp_min(torch.finfo(count.dtype).tiny)
-    return (value / count).to(result_dtype(losses)), share
+    return value / count, share
+
+
+def on_this_rank(step: Step, share: Tensor, losses: Tensor) -> tuple[Step, Step]:
+    """A step on mean losses in the precision of this rank's own, and the same as these see it: weights times share."""
+    dtype = result_dtype(losses)
+    whole = step._replace(objective=step.objective.to(dtype), weights=step.weights.to(dtype))
+    return whole, whole._replace(weights=(step.weights * share).to(dtype))
 
 
 def average_gradients(parameters: Iterable[Tensor], group: dist.ProcessGroup | None = None) -> None:

@@ -56,11 +56,17 @@ def per_task(
 
 
 def gather(
-    losses: Losses, tasks: tuple[str, ...], batch_shape: tuple[int, ...], device: torch.device | None
+    losses: Losses,
+    tasks: tuple[str, ...],
+    batch_shape: tuple[int, ...],
+    device: torch.device | None,
+    dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Slots, tuple[Tensor, ...]]:
     """Checks losses; an error names the task, what was given and what was expected.
 
-    Returns their values in one detached vector (…, T), NaN where a task has none; and what gradients flow back to.
+    Returns their values in one detached vector (…, T), NaN where a task has none; and what gradients flow back to. The
+    `dtype` is that of the network or of the balancer's state: without any loss, nothing else says in what precision to
+    answer.
     """
     if isinstance(losses, Tensor):
         if not _fits(losses, (*batch_shape, len(tasks)), device):
@@ -78,31 +84,43 @@ def gather(
             _refuse(loss, f"the loss of task {tasks[slot]!r}", batch_shape, expected_device, advice)
     slots = tuple(slot for slot, _ in given)
     inputs = tuple(loss for _, loss in given)
-    return _vector(inputs, slots, tasks, batch_shape, device), slots, inputs
+    return _vector(inputs, slots, tasks, batch_shape, device, dtype), slots, inputs
 
 
-def check_finite(values: Tensor, slots: Slots, tasks: tuple[str, ...]) -> None:
+def of_samples(values: Tensor, counts: Tensor) -> Tensor:
+    """The losses behind which there are samples, NaN for the others: a task without a sample is absent."""
+    return torch.where(_sampled(counts, values), values, torch.nan)
+
+
+def check_finite(values: Tensor, slots: Slots, tasks: tuple[str, ...], counts: Tensor | None = None) -> None:
     """Raises on a loss that was given and is not finite. Reads the values, so it waits for the device."""
+    broken = ~torch.isfinite(values)
+    if counts is not None:
+        broken &= _sampled(counts, values)
     for slot in range(len(tasks)) if slots is None else slots:
-        value = values[..., slot]
-        if not bool(torch.isfinite(value).all()):
-            raise ValueError(f"the loss of task {tasks[slot]!r} is not finite: {value.tolist()} (strict=True)")
+        if bool(broken[..., slot].any()):
+            value = values[..., slot].tolist()
+            raise ValueError(f"the loss of task {tasks[slot]!r} is not finite: {value} (strict=True)")
 
 
-def check_counts(counts: object, shape: tuple[int, ...]) -> None:
-    """Refuses anything but a tensor with one number of samples for each loss."""
+def _sampled(counts: object, values: Tensor) -> Tensor:
+    """Behind which losses there are samples; refuses anything but a tensor with one number for each loss."""
+    shape = tuple(values.shape)
     if not isinstance(counts, Tensor):
         raise TypeError(f"counts must be a tensor of shape {shape}, got {type(counts).__name__}")
     if counts.shape != shape:
         raise ValueError(f"counts have shape {tuple(counts.shape)}, expected {shape}: one for each task")
+    return counts.to(values.device, non_blocking=True) > 0
 
 
-def check_graphs(slots: Slots, inputs: tuple[Tensor, ...], tasks: tuple[str, ...]) -> None:
-    """Refuses a loss that no gradient can be taken of. One that is not finite is absent and may be a constant, where
-    looking is free."""
+def check_graphs(values: Tensor, slots: Slots, inputs: tuple[Tensor, ...], tasks: tuple[str, ...]) -> None:
+    """Refuses a loss that no gradient can be taken of. That of an absent task may be a constant, where looking is
+    free."""
     for place, loss in enumerate(inputs):
-        free = loss.device.type == "cpu" and not torch.compiler.is_compiling()
-        if loss.requires_grad or (free and not torch.isfinite(loss).any()):
+        if loss.requires_grad:
+            continue
+        value = values if slots is None else values[..., slots[place]]
+        if value.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.isfinite(value).any():
             continue
         what = "the tensor of losses" if slots is None else f"the loss of task {tasks[slots[place]]!r}"
         raise ValueError(
@@ -173,9 +191,11 @@ def _vector(
     tasks: tuple[str, ...],
     batch_shape: tuple[int, ...],
     device: torch.device | None,
+    dtype: torch.dtype | None,
 ) -> Tensor:
     if not inputs:
-        return torch.full((*batch_shape, len(tasks)), torch.nan, device=device)
+        wide = torch.promote_types(torch.get_default_dtype(), dtype or torch.float32)
+        return torch.full((*batch_shape, len(tasks)), torch.nan, dtype=wide, device=device)
     if len(inputs) < len(tasks):
         columns = [torch.full_like(inputs[0], torch.nan)] * len(tasks)
         for slot, loss in zip(slots, inputs, strict=True):

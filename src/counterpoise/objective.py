@@ -8,6 +8,15 @@ from torch import Tensor
 from .functional import Step
 
 
+def fitted(gradient: Tensor, dtype: torch.dtype) -> Tensor:
+    """A gradient in the precision of its parameter. Past that range it still has a sign: infinity would poison the
+    optimiser's averages."""
+    if gradient.dtype == dtype:
+        return gradient
+    limit = torch.finfo(dtype).max
+    return gradient.clamp(-limit, limit).to(dtype)
+
+
 class Objective(torch.autograd.Function):
     """Returns the value of an objective whose derivatives are known.
 
@@ -28,6 +37,8 @@ class Objective(torch.autograd.Function):
         """`slots` is the task of each input (None: one input holds all), `cut` the tasks that get no gradient."""
         # Constants, neither inputs nor outputs: they need no version check, and plain attributes are cheaper.
         ctx.weights, ctx.gradient = step.weights, step.gradient
+        if learned is not None and step.gradient is not None:
+            ctx.gradient = fitted(step.gradient, learned.dtype)
         ctx.linear, ctx.slots, ctx.cut = linear, slots, cut
         # Old compilers (torch 2.4) trace no function that returns what it was given.
         return step.objective.clone() if torch.compiler.is_compiling() else step.objective

@@ -10,9 +10,10 @@ from torch.amp.grad_scaler import GradScaler
 
 from .. import distributed, gradients
 from ..deferred import Factor
-from ..losses import Losses, check_graphs, gather
+from ..losses import Losses, check_graphs, gather, of_samples
 from ..own_adam import OwnAdam
 from ..registry import register
+from ..state import state_dtype
 from .base import Aggregation, Options
 
 Closure = Callable[[], Losses]
@@ -41,7 +42,8 @@ class AutoLambda(Aggregation):
     - `training`: a function that returns the losses of this batch, computed again.
 
     Both are called with the parameters moved, and these are put back exactly. A forward pass that changes state
-    (BatchNorm) does so three more times in each step.
+    (BatchNorm) does so three more times in each step. In a process group `counts` are those of the batch; a validation
+    loss counts alike on every rank that has it.
 
     Args:
         virtual_lr: η, the learning rate of the network.
@@ -66,7 +68,7 @@ class AutoLambda(Aggregation):
             raise ValueError(f"primary names {sorted(unknown)}, expected some of {list(self.tasks)}")
         self.virtual_lr, self.start, self.lr = virtual_lr, start, lr
         self.primary = tuple(self.tasks if primary is None else primary)
-        self.register_buffer("lam", torch.full(self.shape, start))
+        self.register_buffer("lam", torch.full(self.shape, start, dtype=state_dtype()))
         self.adam = OwnAdam(self.shape)
 
     def multipliers(self, losses: Tensor, learning: bool) -> Tensor:
@@ -95,53 +97,68 @@ class AutoLambda(Aggregation):
         if any(gradients.sharded(target) for target in targets):
             raise ValueError("AutoLambda does not know sharded parameters (FSDP)")
         with torch.autocast(targets[0].device.type, enabled=False):
-            step, roots, seen = self._weigh(losses, counts, scaler, **needs)
+            step, roots, seen = self._weigh(losses, counts, scaler, targets[0].dtype, **needs)
             row = gradients.all_at_once(roots, targets, retain_graph)
             if self._exact():
                 row = self._whole(row, targets, average=True)
             if seen.learning:
                 unscale = 1.0 if seen.scale is None else 1 / seen.scale
-                self._learn(targets, [None if g is None else g * unscale for g in row], validation, training)
+                self._learn(targets, [None if g is None else g * unscale for g in row], counts, validation, training)
             gradients.accumulate(targets, row)
         self._last.weights = step.weights
         return step.objective
 
-    def _learn(self, targets: Sequence[Tensor], row: gradients.Row, validation: Closure, training: Closure) -> None:
+    def _learn(
+        self,
+        targets: Sequence[Tensor],
+        row: gradients.Row,
+        counts: Tensor | None,
+        validation: Closure,
+        training: Closure,
+    ) -> None:
+        """A step of λ, unless the network's own step is one that a scaler skips."""
         exact = self._exact()
-        wanted = torch.tensor([task in self.primary for task in self.tasks], device=self.lam.device)
-        with _moved(targets, [None if g is None else -self.virtual_lr * g for g in row]):
-            ahead = self._ahead(validation(), wanted, targets)
+        row, sound = _where_sound(row)
+        with _moved(targets, row, -self.virtual_lr):
+            ahead = self._ahead(validation(), targets, exact)
         if exact:
             ahead = self._whole(ahead, targets, average=True)
-        if all(grad is None for grad in ahead):
+        ahead, known = _where_sound(ahead)
+        found = [g for g in ahead if g is not None]
+        if not found:
             return  # no wanted task has a label: nothing to learn from
         with torch.no_grad():
-            length = torch.stack([g.norm() for g in ahead if g is not None]).norm()
+            length = torch.stack([g.norm() for g in found]).norm()
             width = 0.01 / length.clamp_min(1e-30)
             sides = []
             for sign in (1.0, -1.0):
-                with _moved(targets, [None if g is None else sign * width * g for g in ahead]):
-                    values, _, _ = gather(training(), self.tasks, self.batch_shape, self.lam.device)
-                if exact:
-                    values, _ = distributed.average(values, None, self.process_group)
-                sides.append(values)
+                with _moved(targets, ahead, sign * width):
+                    sides.append(self._mean(training(), counts, exact))
             slope = (sides[0] - sides[1]) / (2 * width)
-            gradient = torch.nan_to_num(-self.virtual_lr * slope, 0.0, 0.0, 0.0)
-            self.adam.move(self.lam, gradient, lr=self.lr)
+            due = torch.isfinite(slope) & sound & known & (length > 0)
+            self.adam.move(self.lam, torch.where(due, -self.virtual_lr * slope, 0.0), due=due, lr=self.lr)
             self.lam.clamp_min_(0.0)
 
-    def _ahead(self, losses: Losses, wanted: Tensor, targets: Sequence[Tensor]) -> gradients.Row:
+    def _mean(self, losses: Losses, counts: Tensor | None, exact: bool) -> Tensor:
+        """The losses of a batch, over all ranks where these work as one."""
+        values, _, _ = gather(losses, self.tasks, self.batch_shape, self.lam.device)
+        if counts is not None:
+            values = of_samples(values, counts)
+        return distributed.average(values, counts, self.process_group)[0] if exact else values
+
+    def _ahead(self, losses: Losses, targets: Sequence[Tensor], exact: bool) -> gradients.Row:
         """The gradient of the wanted losses, where there are any."""
-        _, slots, inputs = gather(losses, self.tasks, self.batch_shape, self.lam.device)
-        check_graphs(slots, inputs, self.tasks)
-        if not inputs:
+        values, slots, inputs = gather(losses, self.tasks, self.batch_shape, self.lam.device)
+        check_graphs(values, slots, inputs, self.tasks)
+        wanted = torch.tensor([task in self.primary for task in self.tasks], device=values.device)
+        flow = (wanted & torch.isfinite(values)).to(values.dtype)
+        if exact:
+            flow = flow * distributed.average(values, None, self.process_group)[1]
+        roots = [root for root in self._roots(values, slots, inputs, flow) if root.loss.requires_grad]
+        if not roots:
             return [None] * len(targets)
-        whole = inputs[0] if slots is None else torch.stack(list(inputs), -1)
-        chosen = wanted if slots is None else wanted[list(slots)]
-        total = torch.where(chosen & torch.isfinite(whole), whole, 0.0).sum()
-        if not total.requires_grad:
-            return [None] * len(targets)
-        return [*torch.autograd.grad(total, list(targets), allow_unused=True)]
+        outputs, flows = [root.loss for root in roots], [root.grad for root in roots]
+        return [*torch.autograd.grad(outputs, list(targets), flows, allow_unused=True)]
 
     @torch.no_grad()
     def reset(self) -> None:
@@ -154,16 +171,26 @@ class AutoLambda(Aggregation):
 
 
 @contextmanager
-def _moved(targets: Sequence[Tensor], changes: gradients.Row) -> Iterator[None]:
-    """The parameters moved by `changes` for a while, then put back bit for bit, whatever happens."""
+def _moved(targets: Sequence[Tensor], changes: gradients.Row, factor: float | Tensor) -> Iterator[None]:
+    """The parameters moved by `factor` times the changes for a while, then put back bit for bit, whatever happens.
+
+    Through `.data`, so that autograd does not see it: a graph that is kept for another pass finds what it saved.
+    """
     held = [target.detach().clone() for target in targets]
     try:
-        with torch.no_grad():
-            for target, change in zip(targets, changes, strict=True):
-                if change is not None:
-                    target.add_(change)
+        for target, change in zip(targets, changes, strict=True):
+            if change is not None:
+                target.data.add_(factor * change)
         yield
     finally:
-        with torch.no_grad():
-            for target, old in zip(targets, held, strict=True):
-                target.copy_(old)
+        for target, old in zip(targets, held, strict=True):
+            target.data.copy_(old)
+
+
+def _where_sound(row: gradients.Row) -> tuple[gradients.Row, Tensor | bool]:
+    """The row, zero if anything in it is not finite, and whether all is: BatchNorm must see no infinite parameters."""
+    finite = [torch.isfinite(g).all() for g in row if g is not None]
+    if not finite:
+        return row, True
+    sound = torch.stack(finite).all()
+    return [None if g is None else torch.where(sound, g, 0.0) for g in row], sound

@@ -16,7 +16,8 @@ from ..deferred import Factor, deferred
 from ..functional import Step, weighted_sum
 from ..functional.gram import looking_is_free
 from ..gradients import Root, Row, TaskGradients
-from ..losses import Losses, Slots, check_counts, check_finite, check_graphs, cut_not_finite, gather, listed, named
+from ..losses import Losses, Slots, check_finite, check_graphs, cut_not_finite, gather, listed, named, of_samples
+from ..objective import fitted
 from ..weighting import Weighting
 
 Heads = Literal["own", "aggregated"]
@@ -157,7 +158,7 @@ class Aggregation(Balancer):
         """
         place = self._place(shared, features)
         with torch.autocast(place.targets[0].device.type, enabled=False):
-            step, roots, seen = self._weigh(losses, counts, scaler, **needs)
+            step, roots, seen = self._weigh(losses, counts, scaler, place.targets[0].dtype, **needs)
             weights: Tensor | None = torch.ones_like(step.weights)
             if not self.compares(seen):
                 self._add_up(roots, place, retain_graph)
@@ -172,6 +173,7 @@ class Aggregation(Balancer):
         *,
         shared: Iterable[Tensor] | None = None,
         features: Tensor | Sequence[Tensor] | None = None,
+        counts: Tensor | None = None,
         **needs: Any,
     ) -> Tensor:
         """The value is the plain sum of the losses: what the method makes of them is known after the backward pass.
@@ -179,9 +181,11 @@ class Aggregation(Balancer):
         That pass is `loss.backward()`; with `inputs=`, or in `torch.autograd.grad`, torch runs nothing of it.
         """
         values, _, _ = gather(losses, self.tasks, self.batch_shape, self._device())
+        if counts is not None:
+            values = of_samples(values, counts)
         if shared is not None:
             shared = [shared] if isinstance(shared, Tensor) else list(shared)
-        places = {"shared": shared, "features": features, **needs}
+        places = {"shared": shared, "features": features, "counts": counts, **needs}
         total = torch.where(torch.isfinite(values), values, 0.0).sum()
         return deferred(
             total, lambda factor, retain: self.backward(losses, scaler=factor, retain_graph=retain, **places)
@@ -215,20 +219,27 @@ class Aggregation(Balancer):
         return Place(gradients.shared_parameters(shared), through)
 
     def _weigh(
-        self, losses: Losses, counts: Tensor | None, scaler: GradScaler | Factor | None, **needs: Any
+        self,
+        losses: Losses,
+        counts: Tensor | None,
+        scaler: GradScaler | Factor | None,
+        dtype: torch.dtype,
+        **needs: Any,
     ) -> tuple[Step, list[Root], Seen]:
-        """The loss-space step, θ's gradient included, and where the backward passes start."""
+        """The loss-space step, θ's gradient included, and where the backward passes start. `dtype` is the network's."""
         learning = self.learning
-        values, slots, inputs = gather(losses, self.tasks, self.batch_shape, self._device())
+        values, slots, inputs = gather(losses, self.tasks, self.batch_shape, self._device(), dtype)
         if self.strict:
-            check_finite(values, slots, self.tasks)
-        check_graphs(slots, inputs, self.tasks)
+            check_finite(values, slots, self.tasks, counts)
+        if counts is not None:
+            values = of_samples(values, counts)
+        check_graphs(values, slots, inputs, self.tasks)
         scale = None if scaler is None else scaler.scale(torch.ones((), device=values.device))
         step, local, mean = self._loss_space(values, counts, learning, **needs)
         learned = None if self.weighting is None else self.weighting.learned
         if learned is not None and learned.requires_grad and step.gradient is not None:
-            gradient = step.gradient if scale is None else step.gradient * scale
-            gradients.accumulate([learned], [gradient.to(learned.dtype)])
+            gradient = fitted(step.gradient, learned.dtype)
+            gradients.accumulate([learned], [gradient if scale is None else gradient * scale])
         multipliers = self.multipliers(mean, learning)
         if multipliers is not None:
             step, local = (s._replace(weights=s.weights * multipliers.to(s.weights.dtype)) for s in (step, local))
@@ -247,14 +258,11 @@ class Aggregation(Balancer):
             return step, local, mean
         if needs:
             raise TypeError(f"{type(self).__name__} takes no {', '.join(map(repr, needs))}")
-        if counts is not None:
-            check_counts(counts, self.shape)
         if not (learning and distributed.active(self.process_group)):
             step = weighted_sum(torch.ones_like(values), values)
             return step, step, values
         mean, share = distributed.average(values, counts, self.process_group)
-        step = weighted_sum(torch.ones_like(mean), mean)
-        return step, step._replace(weights=(step.weights * share).to(step.weights.dtype)), mean
+        return *distributed.on_this_rank(weighted_sum(torch.ones_like(mean), mean), share, values), mean
 
     def _roots(self, values: Tensor, slots: Slots, inputs: Sequence[Tensor], flow: Tensor) -> list[Root]:
         absent: Sequence[int] = ()
@@ -305,6 +313,8 @@ class Aggregation(Balancer):
         return [each.get(slot, Root(slot, spare.loss, zeros)) for slot in range(len(self.tasks))]
 
     def _task_gradients(self, roots: Sequence[Root], place: Place, keep: bool) -> TaskGradients:
+        if not roots:  # other ranks have some
+            return TaskGradients(list(place.targets), (), [], [], [])
         if len(roots) > 1 and check_retained(self, roots, place.targets):
             self._batches = False  # vmap does not know compiled functions
         if place.at_features:

@@ -11,7 +11,7 @@ from torch.amp.grad_scaler import GradScaler
 from .. import distributed
 from ..balancer import Balancer
 from ..functional import Step
-from ..losses import Losses, check_counts, check_finite, cut_not_finite, gather
+from ..losses import Losses, check_finite, cut_not_finite, gather, of_samples
 from ..objective import Objective
 
 
@@ -32,18 +32,20 @@ class Weighting(Balancer):
     def forward(self, losses: Losses, *, counts: Tensor | None = None, **needs: Any) -> Tensor:
         """Returns the objective of the network, a scalar (or one per replica).
 
-        Its `backward` gives each loss its weight, and the balancer's own parameters their gradient. In a process group,
-        `counts` (…, T) says how many samples stand behind each local loss, where that differs between ranks. Whatever
-        else a method needs (`kpis` for DTP) goes by keyword.
+        Its `backward` gives each loss its weight, and the balancer's own parameters their gradient. `counts` (…, T)
+        says how many samples stand behind each loss: a task with none is absent, and in a process group ranks count by
+        them. Whatever else a method needs (`kpis` for DTP) goes by keyword.
         """
         learned, learning = self.learned, self.learning
-        values, slots, inputs = gather(losses, self.tasks, self.batch_shape, self._device(learned))
+        values, slots, inputs = gather(losses, self.tasks, self.batch_shape, *self._home(learned))
         if self.strict:
-            check_finite(values, slots, self.tasks)
+            check_finite(values, slots, self.tasks, counts)
+        if counts is not None:
+            values = of_samples(values, counts)
         step, local = self.take_step(values, counts, learning, **needs)
         self._last.weights = step.weights
-        if not inputs and learned is None:
-            return step.objective.requires_grad_(torch.is_grad_enabled())  # a leaf, so that backward still runs
+        if not inputs and learned is None:  # something to differentiate by, so that backward still runs
+            slots, inputs = None, (torch.zeros_like(values, requires_grad=True),)
         return Objective.apply(  # type: ignore[no-any-return, no-untyped-call]
             local, learned, self.linear, slots, cut_not_finite(values, slots, inputs), *inputs
         )
@@ -82,23 +84,19 @@ class Weighting(Balancer):
             raise TypeError(f"{type(self).__name__} takes no {', '.join(map(repr, needs))}")
         mean, share = self._mean_over_ranks(values, counts, learning)
         step = self.weigh(mean, learning)
-        if share is None:
-            return step, step
-        return step, step._replace(weights=(step.weights * share).to(step.weights.dtype))
+        return (step, step) if share is None else distributed.on_this_rank(step, share, values)
 
     def _mean_over_ranks(self, values: Tensor, counts: Tensor | None, learning: bool) -> tuple[Tensor, Tensor | None]:
         """The losses of the union batch and this rank's share in them; outside a process group, the losses."""
-        if counts is not None:
-            check_counts(counts, self.shape)
         if not (learning and distributed.active(self.process_group)):
             return values, None
         return distributed.average(values, counts, self.process_group)
 
-    def _device(self, learned: nn.Parameter | None) -> torch.device | None:
-        """Where the balancer lives; None if it has no state to live anywhere."""
-        if learned is not None:
-            return learned.device
-        for buffer in self._buffers.values():
-            if buffer is not None:
-                return buffer.device
-        return None
+    def _home(self, learned: nn.Parameter | None) -> tuple[torch.device | None, torch.dtype | None]:
+        """Where the balancer lives, and the precision of its state; None if it has none to live anywhere."""
+        held: Tensor | None = learned
+        if held is None:
+            for held in self._buffers.values():
+                if held is not None and held.is_floating_point():
+                    break
+        return (None, None) if held is None else (held.device, held.dtype)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..balancer import Common
 from ..functional import Step, famo, famo_gradient
-from ..losses import Losses, PerTask, check_finite, gather, per_task
+from ..losses import Losses, PerTask, check_finite, gather, of_samples, per_task
 from ..own_adam import OwnAdam
 from ..registry import register
 from .base import Weighting
@@ -87,9 +87,11 @@ class FAMO(Weighting):
         """Learns from what the optimiser's step did to the losses of the batch."""
         if not self.training:
             return
-        values, slots, _ = gather(losses_after, self.tasks, self.batch_shape, self.logits.device)
+        values, slots, _ = gather(losses_after, self.tasks, self.batch_shape, self.logits.device, self.logits.dtype)
         if self.strict:
-            check_finite(values, slots, self.tasks)
+            check_finite(values, slots, self.tasks, counts)
+        if counts is not None:
+            values = of_samples(values, counts)
         after, _ = self._mean_over_ranks(values, counts, learning=True)
         before = self.before.take()
         there = torch.isfinite(before) & torch.isfinite(after)
