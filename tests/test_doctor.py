@@ -178,6 +178,37 @@ def test_a_chart_at_its_edge_is_named() -> None:
     assert any(line.startswith("The chart saturates at a") for line in doctor.diagnosis.advice)
 
 
+@pytest.mark.parametrize("tasks", [2, 3, 26, 200])
+def test_a_lone_outlier_is_no_saturation(tasks: int) -> None:
+    """By arithmetic it stands at |z| = √(T − 1), near the edge for many tasks; but θ moves it as with few."""
+    losses = torch.ones(tasks).index_fill(0, torch.tensor(0), 1e4)
+    balancer = cp.BPGS(tasks)
+    with cp.diagnose(balancer) as doctor:
+        balancer(losses)
+    found, chart = doctor.diagnosis, balancer.chart
+    assert chart is not None
+    assert found.reach[0] == pytest.approx(math.sqrt(tasks - 1) / (math.sqrt(tasks - 1) + 0.1))
+    assert 0.09 < float(chart.width * chart.slope[0] / chart.std) < 0.11
+    assert not any("saturates" in line for line in found.advice)
+    for beyond, told in ((0.5, False), (0.9, True)):  # of the margin
+        z = (math.sqrt(tasks - 1) + 0.1 * beyond) / (math.sqrt(tasks - 1) + 0.1)
+        with torch.no_grad():
+            balancer.theta[0] = math.log((1 + z) / (1 - z))
+        with cp.diagnose(balancer) as doctor:
+            balancer(losses)
+        assert any("saturates at task_0" in line for line in doctor.diagnosis.advice) is told
+
+
+def test_a_task_without_samples_is_absent() -> None:
+    net, balancer = Net(), cp.BPGS(TASKS)
+    with cp.diagnose(balancer, shared=net.trunk.parameters(), every=1) as doctor:
+        balancer(net.losses(0), counts=torch.tensor([10, 0, 10]))
+    found = doctor.diagnosis
+    assert found.absent == (0.0, 1.0, 0.0)
+    assert math.isnan(found.losses[1])
+    assert math.isnan(found.norms[1])
+
+
 def test_saved_printed_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     found = train("bpgs", True)[1].diagnosis
     found.save(tmp_path / "found.json")

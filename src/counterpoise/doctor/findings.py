@@ -16,7 +16,8 @@ CONFLICT_COSINE = (
     -0.1
 )  # in many dimensions the cosine of unrelated gradients is ± 0.05: only less than this is conflict
 CONFLICT_SHARE = 0.2  # of all pairs; where nothing opposes, up to 0.15 of them conflict by chance
-SATURATED = 0.98  # |z|/τ from which θ hardly moves its task
+SATURATED = 0.98  # |z|/τ from which θ hardly moves its task, with three tasks
+STIFF = 0.03  # ds/dθ in units of ς̄ there
 DRIFT_DECADES = 0.5
 
 SCALE_FREE = {
@@ -44,6 +45,7 @@ class Diagnosis:
     conflict: float | None = None  # share of task pairs with a cosine below CONFLICT_COSINE
     reach: tuple[float, ...] = ()  # |z|/τ of each task at the last look at the chart; empty: no chart
     slope: float | None = None  # the smallest σ(1 − σ) there; ¼ at the centre
+    edge: float = SATURATED  # the |z|/τ from which θ hardly moves its task
     watched: tuple[str, ...] = ()  # the balancer's class, and that of its weighting; empty: losses alone
     in_gradient_space: bool = False  # whether it compares task gradients
     asked: bool = False  # whether gradients were to be compared
@@ -111,7 +113,7 @@ class Diagnosis:
             never = "Conflict could not be seen: no two tasks had a gradient on shared= in the same step."
             unasked = "Conflict was not looked at: pass shared=, the parameters that all tasks share."
             found.append(never if self.asked else unasked)
-        edge = [task for task, z in zip(self.tasks, self.reach, strict=False) if z >= SATURATED]
+        edge = [task for task, z in zip(self.tasks, self.reach, strict=False) if z >= self.edge]
         if edge:
             found.append(
                 f"The chart saturates at {', '.join(edge)} (|z|/τ {max(self.reach):.3f}): θ hardly moves there. Give "
@@ -153,6 +155,15 @@ class Diagnosis:
 
     def __str__(self) -> str:
         return "\n".join(self.advice)
+
+
+def edge_of(tau: float) -> float:
+    """The |z|/τ from which a chart of radius τ = √(T − 1) + margin counts as saturated.
+
+    There ds/dθ = ½ ς̄ τ (1 − (z/τ)²) is STIFF · ς̄. A lone outlier stands at |z| = √(T − 1), which for many tasks is near
+    the edge by arithmetic, but where ds/dθ is about margin · ς̄ for any T: there θ still moves it.
+    """
+    return max(SATURATED, math.sqrt(max(1 - 2 * STIFF / tau, 0.0)))
 
 
 def _median(values: Sequence[float]) -> float:

@@ -11,10 +11,10 @@ from torch import Tensor
 from .. import gradients
 from ..balancer import Balancer
 from ..compiled import check_retained
-from ..functional.bpgs import statistics
-from ..losses import Losses, Slots, cut_not_finite, gather, task_names
-from ..weighting import Weighting
-from .findings import CONFLICT_COSINE, Diagnosis
+from ..functional.bpgs import radius, statistics
+from ..losses import Losses, Slots, cut_not_finite, gather, of_samples, task_names
+from ..weighting import BPGS, Weighting
+from .findings import CONFLICT_COSINE, SATURATED, Diagnosis, edge_of
 
 L = TypeVar("L", bound=Losses)
 
@@ -82,9 +82,11 @@ class Doctor:
             undo()
         self._undo = []
 
-    def __call__(self, losses: L) -> L:
+    def __call__(self, losses: L, *, counts: Tensor | None = None) -> L:
         """Looks at the losses of a step, before its backward pass, and hands them back."""
         values, slots, inputs = gather(losses, self.tasks, (), None)
+        if counts is not None:
+            values = of_samples(values, counts)
         if self._shared is not None and torch.is_grad_enabled() and len(self._losses) >= self._due:
             self._due = len(self._losses) + self._draws.randint(1, 2 * self.every - 1)
             self._look_at_gradients(values, slots, inputs, self._shared)
@@ -118,10 +120,18 @@ class Doctor:
             looks=len(self._grams),
             reach=() if chart is None else _numbers(chart[0].abs()),
             slope=None if chart is None else float(chart[1].min()),
+            edge=self._edge(),
             watched=tuple(type(part).__name__ for part in (self.balancer, weighting) if part is not None),
             in_gradient_space=self.balancer is not None and not isinstance(self.balancer, Weighting),
             **self._conflict(),
         )
+
+    def _edge(self) -> float:
+        """Where the chart counts as saturated; only that of the batch has a radius."""
+        bpgs = getattr(self.balancer, "weighting", None) or self.balancer
+        if not (isinstance(bpgs, BPGS) and bpgs.kind == "batch"):
+            return SATURATED
+        return edge_of(radius(len(self.tasks), bpgs.anchor["margin"]))
 
     def _conflict(self) -> dict[str, Any]:
         if not self._grams:
@@ -144,7 +154,7 @@ class Doctor:
     def _before(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         assert self.balancer is not None
         if self.balancer.learning and not torch.compiler.is_compiling():
-            self(args[0] if args else kwargs["losses"])
+            self(args[0] if args else kwargs["losses"], counts=kwargs.get("counts"))
 
     def _after(self, *_: object) -> None:
         self._look_at_chart()
@@ -155,7 +165,7 @@ class Doctor:
 
         def watched(losses: Losses, **needs: Any) -> Tensor:
             if balancer.learning:
-                self(losses)
+                self(losses, counts=needs.get("counts"))
             objective = plain(losses, **needs)
             self._look_at_chart()
             return objective
@@ -191,6 +201,7 @@ class Doctor:
             gram = gradients.spread(gradients.gram(rows, 0), tuple(seen), tasks)
             missing = [slot for slot in range(tasks) if slot not in seen]
             gram.diagonal()[missing] = torch.nan
+            gram.diagonal().masked_fill_(~torch.isfinite(values), torch.nan)
             self._grams.append(gram)
 
     def _look_at_chart(self) -> None:
