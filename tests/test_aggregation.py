@@ -478,3 +478,25 @@ def test_auto_lambda_leaves_an_absent_task_where_it_is() -> None:
     first, second = step(), step("b")
     assert second[1] == first[1]
     assert (second != first).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("around", [False, True])
+def test_auto_lambda_moves_what_autocast_sees(around: bool) -> None:
+    """Autocast keeps half-precision copies of the parameters; the closures must not get those of another place."""
+    net = Net(torch.float32)
+    x, y = batch(dtype=torch.float32)
+    seen: list[Tensor] = []
+
+    def losses() -> dict[str, Tensor]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = {task: loss.float() for task, loss in net.losses(x, y)[0].items()}
+        seen.append(torch.stack(list(found.values())).detach())
+        return found
+
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=around):
+        balancer = cp.AutoLambda(TASKS, virtual_lr=5.0)
+        balancer.backward(losses(), shared=net.parameters(), validation=losses, training=losses)
+        here, ahead, *sides = seen
+        assert torch.equal(torch.stack(list(losses().values())), here)
+    assert not torch.equal(ahead, here)
+    assert not torch.equal(sides[0], sides[1])

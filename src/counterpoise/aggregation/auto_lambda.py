@@ -181,10 +181,12 @@ def _moved(targets: Sequence[Tensor], changes: gradients.Row, factor: float | Te
         for target, change in zip(targets, changes, strict=True):
             if change is not None:
                 target.data.add_(factor * change)
+        torch.clear_autocast_cache()  # it holds parameters in half precision, as they were
         yield
     finally:
         for target, old in zip(targets, held, strict=True):
             target.data.copy_(old)
+        torch.clear_autocast_cache()
 
 
 def _where_sound(row: gradients.Row) -> tuple[gradients.Row, Tensor | bool]:
