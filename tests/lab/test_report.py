@@ -14,7 +14,7 @@ from rich.console import Console
 from counterpoise.lab.engine import Run, Store
 from counterpoise.lab.metrics.dense import UP
 from counterpoise.lab.report import Book, ledger, tables
-from counterpoise.lab.report.frame import collect, histories
+from counterpoise.lab.report.frame import best_rates, collect, histories
 from counterpoise.lab.studies import STUDIES, Study
 from counterpoise.lab.studies.claims import Claim, Statement, ahead, combined_sd, relative_drop, score, spread
 
@@ -232,3 +232,29 @@ def test_a_single_method_has_a_row_for_each_setting() -> None:
     assert grid.heads == [tables.NAMES[metric] for metric in study.metrics]
     assert not any(mark for row in tables.standings(grid).values() for mark in row)
     assert "| setting | total loss ↓ |" in tables.markdown(study, cells, [42])
+
+
+def test_a_method_that_diverged_at_every_rate_has_a_row_and_no_score() -> None:
+    study = STUDIES["beyond-rescaling"]
+    fine, lost = list(study.methods)[:2]
+    places = [(m, c.key, 42, rate) for m in (fine, lost) for c in study.conditions for rate in study.rates]
+    results = pd.DataFrame(places, columns=["method", "condition", "seed", "lr"]).assign(worst=0.1)
+    results["macro"] = np.where(results["method"] == lost, np.nan, results["lr"])
+    best = best_rates(results)
+    assert set(best["lr"][best["method"] == fine]) == {max(study.rates)}
+    (grid, *_) = tables.grids(study, tables.entries(study, best, [42]))
+    rows = {name.split(" (")[0]: [entry.ours() for entry in row] for name, row in grid.rows.items()}
+    assert len(grid.rows) == 2
+    assert set(rows[lost]) == {"–"}
+    assert "–" not in rows[fine]
+
+
+def test_a_score_that_a_run_lacks_is_not_counted_and_does_not_differ_from_the_paper() -> None:
+    results = frame(STUDY)
+    there = results["seed"] == 42
+    results.loc[(results["method"] == "BPGS") & ~there, "macro"] = np.nan
+    results.loc[results["method"] == "Kendall", "macro"] = np.nan
+    cells = {(e.method, e.condition): e for e in tables.entries(STUDY, results, STUDY.seeds) if e.metric == "macro"}
+    assert cells["BPGS", "×1"].ours().endswith("(1 seed)")
+    assert cells["Kendall", "×1"].ours() == "–"
+    assert cells["Kendall", "×1"].agrees

@@ -16,9 +16,9 @@ from ..data.dense import DENSE
 from ..engine import Run
 from ..engine.description import parse
 from ..engine.store import CHECKPOINT, DESCRIPTION, HISTORY, PROGRESS, RESULT, read_circumstances, read_folder
-from ..report.frame import COLUMNS
 from ..studies import STUDIES, Cell, Study
 from ..studies.dense import on_scenes
+from .scores import ScoresError, read_scores, told_by_epochs, written_form
 
 REPORT = "report"  # where `reproduce` writes its own tables: no runs
 
@@ -58,6 +58,7 @@ class Gathered:
     runs: dict[str, Found] = field(default_factory=dict)
     recorded: dict[Path, dict[str, pd.DataFrame]] = field(default_factory=dict)  # by folder and study
     problems: list[Problem] = field(default_factory=list)
+    seen: set[Path] = field(default_factory=set)  # folders: one may be named twice, or linked to from within itself
 
     def result(self, run: Run) -> dict[str, Any] | None:
         found = self.runs.get(run.key)
@@ -76,17 +77,31 @@ def gather(places: Iterable[Path]) -> Gathered:
     gathered = Gathered()
     for place in places:
         gathered.places.append(str(place))
-        if not place.exists():
-            gathered.note(place, "missing", "there is no such folder")
-        elif place.is_file():
-            _recorded(gathered, [place], place.parent)
-        else:
-            _folder(gathered, place, top=True)
+        try:
+            if not place.exists():
+                gathered.note(place, "missing", "there is no such folder")
+            elif place.is_file():
+                _recorded(gathered, [place], place.resolve().parent)
+            else:
+                _folder(gathered, place, top=True)
+        except OSError as error:  # a name that no file system takes
+            gathered.note(place, "missing", str(error.strerror))
     return gathered
 
 
 def _folder(gathered: Gathered, folder: Path, *, top: bool = False) -> bool:
     """Whether anything of ours was in it."""
+    if folder.resolve() in gathered.seen:
+        return True
+    gathered.seen.add(folder.resolve())
+    try:
+        return _looked_through(gathered, folder, top)
+    except OSError as error:
+        gathered.note(folder, "damaged", f"cannot be read: {error.strerror}")
+        return True
+
+
+def _looked_through(gathered: Gathered, folder: Path, top: bool) -> bool:
     if (folder / DESCRIPTION).is_file() or (folder / RESULT).is_file():
         _run(gathered, folder)
         return True
@@ -149,20 +164,9 @@ def _recorded(gathered: Gathered, tables: Iterable[Path], folder: Path) -> None:
             gathered.note(path, "foreign", f"{path.stem!r} is no study: expected scores named after one")
             continue
         try:
-            frame = pd.read_csv(path)
-        except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
-            gathered.note(path, "damaged", str(error))
-            continue
-        missing = [name for name in ("method", "condition", "seed", "lr") if name not in frame]
-        strange = set() if missing else set(frame["method"]) - set(study.methods)
-        if missing or strange:
-            what = f"no column {missing[0]!r}" if missing else f"methods that the study has not: {sorted(strange)}"
-            gathered.note(path, "foreign", f"expected the scores of {study.name}, found {what}")
-            continue
-        for column in (*COLUMNS, *study.metrics, *study.further):
-            if column not in frame:
-                frame[column] = float("nan")
-        gathered.recorded.setdefault(folder, {})[study.name] = frame
+            gathered.recorded.setdefault(folder, {})[study.name] = read_scores(path, study)
+        except ScoresError as error:
+            gathered.note(path, error.kind, str(error))
 
 
 @dataclass(frozen=True)
@@ -190,42 +194,41 @@ def editions(gathered: Gathered) -> list[Edition]:
     groups: dict[tuple[str, str, int | None], list[tuple[Study, tuple[Cell, ...], int]]] = {}
     for name, study in STUDIES.items():
         left = by_study.get(name, {})
-        for how, form in _forms(study):
+        for form in _forms(study):
             for device in sorted({found.run.device for found in left.values()}):
                 for epochs in (None, *sorted({found.run.schedule.epochs for found in left.values()})):
-                    left = _placed(groups, left, form, how, device, epochs)
+                    left = _placed(groups, left, form.trained_for(epochs), device, epochs)
         for found in left.values():
             gathered.note(found.folder, "foreign", f"{found.run} is not in the grid of {name} as it is now")
             del gathered.runs[found.run.key]
     made = [
         Edition(
             tuple(study for study, _, _ in group),
-            ", ".join(filter(None, (how, f"{epochs} epochs" if epochs else "", device if device != "cpu" else ""))),
+            ", ".join(filter(None, (form, device if device != "cpu" else ""))),
             device,
             epochs,
             cells={study.name: cells for study, cells, _ in group},
             left={study.name: count for study, _, count in group},
         )
-        for (how, device, epochs), group in groups.items()
+        for (form, device, epochs), group in groups.items()
     ]
     return made + _written(gathered, made)
 
 
-def _forms(study: Study) -> Iterator[tuple[str, Study]]:
+def _forms(study: Study) -> Iterator[Study]:
     """A study in full, and in the smaller forms that it can be run in."""
-    yield "", study
+    yield study
     if study.quick:
-        yield "quick form", study.smaller()
+        yield study.smaller()
     if study.problem in DENSE:
-        yield "on ray-cast scenes", on_scenes(study)
-        yield "quick form on small scenes", on_scenes(study, small=True)
+        yield on_scenes(study)
+        yield on_scenes(study, small=True)
 
 
 def _placed(
     groups: dict[tuple[str, str, int | None], list[tuple[Study, tuple[Cell, ...], int]]],
     left: dict[str, Found],
     study: Study,
-    how: str,
     device: str,
     epochs: int | None,
 ) -> dict[str, Found]:
@@ -235,11 +238,9 @@ def _placed(
     here = tuple(cell for cell in cells if cell.run.key in left)
     if not here:
         return left
-    if how or epochs:
-        study = study.unjudged()
     usual = [cell for cell in study.grid(epochs=epochs, device=device) if not cell.condition.asked]
     missing = len({cell.run.key for cell in usual} - left.keys())
-    groups.setdefault((how, device, epochs), []).append((study, here, missing))
+    groups.setdefault((study.form, device, epochs), []).append((study, here, missing))
     taken = {cell.run.key for cell in here}
     return {key: found for key, found in left.items() if key not in taken}
 
@@ -247,37 +248,37 @@ def _placed(
 def _written(gathered: Gathered, made: list[Edition]) -> list[Edition]:
     """Recorded scores, but for those whose runs are all here."""
     place = ["method", "condition", "seed"]
-    known: dict[str, set[tuple[Any, ...]]] = {}
+    known: dict[tuple[str, str], set[tuple[Any, ...]]] = {}
     for edition in made:
-        if not edition.how or edition.how == edition.device:
-            for name, cells in edition.cells.items():
-                known.setdefault(name, set()).update((c.method, c.condition.key, c.run.seed) for c in cells)
-    found = []
+        for study in edition.studies:
+            cells = edition.cells[study.name]
+            here = known.setdefault((study.name, study.form), set())
+            here.update((c.method, c.condition.key, c.run.seed) for c in cells)
+    found, called = [], _called(gathered.recorded)
     for folder, frames in gathered.recorded.items():
-        new = {
-            name: frame
-            for name, frame in frames.items()
-            if set(frame[place].itertuples(index=False, name=None)) - known.get(name, set())
-        }
-        for short in (False, True):
-            chosen = {name: frame for name, frame in new.items() if _shortened(STUDIES[name], frame) is short}
-            studies = tuple(study for name, study in STUDIES.items() if name in chosen)
-            if short:
-                studies = tuple(study.unjudged() for study in studies)
-            if studies:
-                how = f"recorded in {folder.name}{', fewer epochs' if short else ''}"
-                found.append(Edition(studies, how, recorded=chosen))
+        forms: dict[str, list[Study]] = {}
+        for name, study in STUDIES.items():
+            if name not in frames:
+                continue
+            written = written_form(frames[name])
+            if set(frames[name][place].itertuples(index=False, name=None)) - known.get((name, written), set()):
+                form = written or told_by_epochs(study, frames[name])
+                forms.setdefault(form, []).append(study.unjudged(form) if form else study)
+        for form, studies in forms.items():
+            how = f"recorded in {called[folder]}{f', {form}' if form else ''}"
+            found.append(Edition(tuple(studies), how, recorded={study.name: frames[study.name] for study in studies}))
     return found
 
 
-def _shortened(study: Study, frame: pd.DataFrame) -> bool:
-    """Whether some run had fewer epochs than its schedule allows."""
-    least = {}
-    for cell in study.grid(seeds=study.seeds[:1]):
-        schedule = cell.run.schedule
-        least[cell.method, cell.condition.key] = min(schedule.epochs, schedule.patience or schedule.epochs)
-    rows = frame[["method", "condition", "epochs"]].itertuples(index=False, name=None)
-    return any(epochs < least.get((method, condition), 0) for method, condition, epochs in rows)
+def _called(folders: Iterable[Path]) -> dict[Path, str]:
+    """Each folder by as many of its last names as tell it from the others."""
+    whole, found = {folder: folder.resolve().parts for folder in folders}, {}
+    for folder, parts in whole.items():
+        count = 1
+        while sum(other[-count:] == parts[-count:] for other in whole.values()) > 1 and count < len(parts):
+            count += 1
+        found[folder] = "/".join(parts[-count:])
+    return found
 
 
 def seeds_of(study: Study, frame: pd.DataFrame) -> list[tuple[int, ...]]:

@@ -44,7 +44,7 @@ class Book:
         sets: Callable[[Study, pd.DataFrame], list[tuple[int, ...]]] | None = None,
     ) -> None:
         self.store = store
-        self.studies = [study.unjudged() if epochs not in (None, study.schedule.epochs) else study for study in studies]
+        self.studies = [study.trained_for(epochs) for study in studies]
         self.which: Which = {"seeds": seeds, "epochs": epochs, "device": device}
         self.runs: dict[str, pd.DataFrame] = {
             study.name: collect(study, store, **self.which) if recorded is None else recorded[study.name]
@@ -102,7 +102,9 @@ class Book:
             }
             for suffix, text in texts.items():
                 written.append(_write(folder / "tables" / f"{study.name}.{suffix}", text))
-            scores = str(self.runs[study.name].to_csv(index=False, float_format="%.9g"))
+            runs = self.runs[study.name]
+            runs = runs.assign(form=study.form) if study.form else runs  # who reads them later cannot tell otherwise
+            scores = str(runs.to_csv(index=False, float_format="%.9g"))
             written.append(_write(folder / "runs" / f"{study.name}.csv", scores))
         judged = [j for study in self.studies for column in self.judgements[study.name] for j in column]
         if judged:

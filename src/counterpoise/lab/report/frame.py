@@ -141,5 +141,6 @@ def _with_deltas(frame: pd.DataFrame) -> pd.DataFrame:
 def best_rates(frame: pd.DataFrame) -> pd.DataFrame:
     """Where several learning rates were tried, each method keeps the one with the best mean macro score."""
     means = frame.groupby(["method", "lr"])["macro"].mean()
+    means = means.fillna(float("-inf"))  # of a rate at which every run diverged
     best = {method: means[method].idxmax() for method in frame["method"].unique()}
     return frame[frame["lr"] == frame["method"].map(best)].reset_index(drop=True)

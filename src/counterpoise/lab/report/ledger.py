@@ -125,9 +125,11 @@ def _verdict(part: Part, ours: float, low: float, high: float, same: bool) -> tu
 
 
 def _values(statement: Statement, frame: pd.DataFrame, seeds: Sequence[int]) -> dict[Score, Values] | None:
-    """The score of every cell at every seed, in the same order: None if a run is missing."""
+    """The score of every cell at every seed, in the same order: None if a run is missing, or none measured it."""
     found = {}
     for score in set(statement.scores()):
+        if frame[score.metric].isna().all():
+            return None
         rows = frame[(frame["method"] == score.method) & (frame["condition"] == score.condition)]
         by_seed = rows.set_index("seed")[score.metric] if len(rows) else pd.Series(dtype=float)
         if not set(seeds) <= set(by_seed.index):

@@ -19,7 +19,9 @@ def rows(studies: Sequence[Study], frames: Mapping[str, pd.DataFrame]) -> pd.Dat
         said, frame = study.saturation, frames[study.name]
         if said is None or not len(frame):
             continue
-        runs = frame[(frame["method"] == "BPGS") & (frame["condition"] == said.condition)]
+        runs = frame[(frame["method"] == "BPGS") & (frame["condition"] == said.condition)].dropna(
+            subset=["peak", "reach"]
+        )
         if len(runs):
             peak, reach = float(runs["peak"].max()), float(runs["reach"].max())
             row = {"data": study.title, "tasks": said.tasks, "seeds": len(runs), "largest": peak}

@@ -97,6 +97,7 @@ class Study:
     saturation: Saturation | None = None
     quick: Quick | None = None
     claims: tuple[Claim, ...] = ()
+    form: str = ""  # what differs from the full form, which is what the paper speaks of
 
     def grid(
         self, *, seeds: Iterable[int] | None = None, epochs: int | None = None, device: str = "cpu"
@@ -132,15 +133,23 @@ class Study:
         """The quick form of a study."""
         if self.quick is None:
             raise ValueError(f"{self.name} has no quick form: take a slice with --seeds, --method, --condition")
-        return replace(self, seeds=self.quick.seeds, ten=self.quick.seeds, brief=True, **dict(self.quick.changes))
+        seeds = self.quick.seeds
+        return replace(self, seeds=seeds, ten=seeds, brief=True, **dict(self.quick.changes)).unjudged("quick form")
+
+    def trained_for(self, epochs: int | None) -> Study:
+        """The study with another number of epochs than its own, if one is given."""
+        if epochs in (None, self.schedule.epochs):
+            return self
+        return replace(self, schedule=replace(self.schedule, epochs=epochs)).unjudged(f"{epochs} epochs")
 
     @property
     def every_seed(self) -> tuple[int, ...]:
         return tuple(dict.fromkeys((*self.seeds, *self.ten)))
 
-    def unjudged(self) -> Study:
-        """Without what the paper says, which is about the full form."""
-        return replace(self, paper={}, claims=(), saturation=None)
+    def unjudged(self, form: str) -> Study:
+        """Without what the paper says, which is about the full form; `form` says what differs from that."""
+        whole = ", ".join(filter(None, (self.form, form)))
+        return replace(self, form=whole, paper={}, claims=(), saturation=None)
 
     def parts(self) -> dict[str, list[Condition]]:
         """The conditions of each table."""

@@ -92,8 +92,9 @@ def on_scenes(study: Study, *, small: bool = False) -> Study:
     if study.problem not in DENSE:
         raise ValueError(f"{study.name} is not about images: scenes are for the studies of NYUv2")
     if not small:
-        return replace(study, problem="scenes", paper={}, claims=())
+        return replace(study, problem="scenes").unjudged("on ray-cast scenes")
     conditions = tuple(replace(c, options=frozen(**dict(c.options), **SMALL)) for c in study.conditions)
     schedule = replace(study.schedule, epochs=2, warmup_steps=4)
     model = spec("segnet", width=8)
-    return replace(study, problem="scenes", conditions=conditions, schedule=schedule, model=model, paper={}, claims=())
+    changed = replace(study, problem="scenes", conditions=conditions, schedule=schedule, model=model)
+    return changed.unjudged("quick form on small scenes")
