@@ -113,6 +113,31 @@ def test_what_a_worker_raises_is_told(tmp_path: Path) -> None:
         run_stacks([broken], tmp_path, executor)
 
 
+@pytest.mark.parametrize("name", ["inline", "processes", "ray"])
+def test_a_bad_disk_is_told_in_one_line(name: Any, tmp_path: Path) -> None:
+    if name == "ray":
+        pytest.importorskip("ray", reason="needs Ray")
+    (tmp_path / "file").touch()
+    one = stacks()[0]
+    with make_executor(name) as executor, pytest.raises(RunError, match=r"Not a directory: '.*/file/") as told:
+        run_stacks([one], tmp_path / "file", executor)
+    assert str(told.value).startswith(f"{one} failed: ")
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["inline", "processes"])
+def test_bad_data_are_told_in_one_line(name: str, tmp_path: Path) -> None:
+    (tmp_path / "rf1").mkdir()
+    (tmp_path / "rf1" / "rf1.arff").write_text("@relation cut\n@attribute a num")
+    command = [sys.executable, "-m", "counterpoise.cli", "reproduce", "rf1", "--epochs", "1", "--seeds", "42"]
+    options = ["--data", str(tmp_path), "--out", str(tmp_path / "runs"), "--method", "Static", "--executor", name]
+    wide = {**os.environ, "COLUMNS": "1000"}
+    ran = subprocess.run([*command, *options], capture_output=True, text=True, env=wide)
+    assert ran.returncode == 2
+    (line,) = ran.stderr.strip().splitlines()
+    assert f"{tmp_path}/rf1/rf1.arff: expected a whole ARFF table" in line
+
+
 def crash(node: Any) -> None:
     """Kills a node of a local Ray cluster as a power cut would: its raylet and all its workers."""
     raylet = node.all_processes["raylet"][0].process.pid

@@ -43,3 +43,15 @@ def test_two_machines_at_once_are_told_apart(tmp_path: Path) -> None:
 
 def test_an_empty_folder_says_nothing(tmp_path: Path) -> None:
     assert "busy" not in workshop(tmp_path, ["one"])
+
+
+def test_notes_of_another_kind_and_files_that_are_not_ours_are_left_out(tmp_path: Path) -> None:
+    note(tmp_path / "one" / "a", "10:10:00", 60)
+    (tmp_path / "one" / ".DS_Store").write_bytes(b"\0")
+    others = ({"seconds": 3.0}, {**NOTED, "finished": "yesterday", "seconds": 3.0}, {**NOTED, "seconds": "long"}, [1])
+    for number, other in enumerate(others):
+        (tmp_path / "one" / str(number)).mkdir()
+        (tmp_path / "one" / str(number) / "circumstances.json").write_text(json.dumps(other))
+    said = workshop(tmp_path, ["one"])
+    assert "| `one` | 1 | a GPU |" in said
+    assert "a GPU: busy for 1.0 minutes." in said

@@ -1,5 +1,6 @@
 """Runs survive: killed at any moment they end as if never interrupted; damage is noticed, named and mended."""
 
+import errno
 import multiprocessing
 import os
 import random
@@ -13,6 +14,7 @@ import torch
 from counterpoise.lab.engine import CorruptWarning, Run, Stack, Store, execute, make_stacks, plan, recipe, spec
 from counterpoise.lab.engine.description import parse
 from counterpoise.lab.engine.store import CIRCUMSTANCES
+from counterpoise.lab.files import write_whole
 from counterpoise.lab.studies import STUDIES, Study
 from counterpoise.lab.studies.base import AUTHORS, BPGS, KENDALL, UWSO
 
@@ -154,6 +156,41 @@ def test_the_draft_of_another_process_is_left_alone_until_it_is_old(tmp_path: Pa
     os.utime(drafts[1], (0, 0))
     execute(one, tmp_path)
     assert [draft.exists() for draft in drafts] == [True, False]
+
+
+def test_what_is_not_ours_stays_in_a_runs_folder_and_harms_nothing(tmp_path: Path) -> None:
+    one, store = stack(epochs=1, seeds=1), Store(tmp_path / "strange")
+    folder = store.folder(one.runs[0])
+    for place in (store.root, folder.parent, folder):
+        (place / "stray").mkdir(parents=True)
+        (place / ".DS_Store").write_bytes(b"\0Bud1")
+        os.utime(place / ".DS_Store", (0, 0))
+    store.stack_folder(one.study, one.key).mkdir(parents=True)
+    (store.stack_folder(one.study, one.key) / "progress.json").write_text("[]")
+    assert store.load_progress(one.study, one.key) is None
+    execute(one, tmp_path / "calm")
+    execute(one, store.root)
+    assert store.result(one.runs[0]) == Store(tmp_path / "calm").result(one.runs[0])
+    assert all((place / ".DS_Store").exists() for place in (store.root, folder.parent, folder))
+
+
+def test_a_file_that_cannot_be_written_is_named_and_leaves_no_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError, match=r"Is a directory: '.*/folder'"):
+        write_whole(tmp_path / "folder", b"new")
+    (tmp_path / "file").write_bytes(b"old")
+    with pytest.raises(OSError, match=r"'.*/file/inside'"):
+        write_whole(tmp_path / "file" / "inside", b"new")
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/file'"):
+        write_whole(tmp_path / "file", b"new")
+    assert {path.name for path in tmp_path.iterdir()} == {"folder", "file"}
+    assert (tmp_path / "file").read_bytes() == b"old"
 
 
 @pytest.mark.parametrize("how", DAMAGE)

@@ -79,6 +79,7 @@ def cut(content: bytes) -> bytes:
         (lambda c: b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "expected a whole ARFF table"),
         (lambda c: b"a,b\n1,2\n", "expected"),
         (lambda c: b"", "expected"),
+        (lambda c: b"@relation none\n@data\n1,2\n", "expected a whole ARFF table"),
     ],
 )
 def test_a_damaged_or_foreign_file_is_named(
@@ -110,8 +111,12 @@ def test_a_parsed_table_is_kept_and_a_damaged_one_parsed_again(tmp_path: Path, m
     np.testing.assert_array_equal(first.values, second.values)
     assert second.names == first.names
     assert second.categories == first.categories
-    kept.write_bytes(cut(kept.read_bytes()))
-    np.testing.assert_array_equal(arff.read(path).values, first.values)
+    content = kept.read_bytes()
+    flipped = bytearray(content)
+    flipped[len(content) // 4] ^= 0xFF
+    for damaged in (cut(content), bytes(flipped), b""):
+        kept.write_bytes(damaged)
+        np.testing.assert_array_equal(arff.read(path).values, first.values)
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

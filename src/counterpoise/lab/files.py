@@ -1,5 +1,6 @@
 """Files that are written whole or not at all."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -7,17 +8,20 @@ from pathlib import Path
 def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Puts a file in its place in one step: a reader, or a crash, sees the old file or the new one.
 
-    A durable file has also reached the disk before it takes its place.
+    A durable file has also reached the disk before it takes its place. An OSError names the file: a full disk would
+    name none, and most others the draft.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(draft, "wb") as file:
             file.write(content)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(draft, path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink()

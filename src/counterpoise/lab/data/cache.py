@@ -23,7 +23,7 @@ def cached(name: str, make: Callable[[], Images], *, keep: bool = True) -> Image
     folder = cache_folder() / name
     try:
         return _load(folder)
-    except (OSError, ValueError):
+    except Exception:  # not there, or damaged
         images = make()
     if not keep:
         return images

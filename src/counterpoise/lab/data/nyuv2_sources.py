@@ -33,28 +33,27 @@ def read_mat(path: Path, *, device: str = "cpu") -> Images:
     except ModuleNotFoundError as missing:
         raise DataError(f"{path}: reading it needs h5py: pip install 'counterpoise[lab]'") from missing
     try:
-        file = h5py.File(path)
+        with h5py.File(path) as file:
+            return _images(file, path, device)
     except OSError as error:
         raise DataError(f"{path}: expected an HDF5 file, found {error}") from error
-    with file:
-        found = {name: _member(file, path, name) for name in ("images", "depths", "labels")}
-        count = len(found["images"])
-        for name, expected in (("images", (count, 3)), ("depths", (count,)), ("labels", (count,))):
-            if found[name].shape[: len(expected)] != expected or found[name].ndim != len(expected) + 2:
-                raise DataError(
-                    f"{path}: {name} has shape {found[name].shape}, expected {(*expected, 'width', 'height')}"
-                )
-        thirteen = _class_map(path.parent)
-        rgb, label, depth = [], [], []
-        for number in range(count):  # one at a time: the whole file is 3 GB; MATLAB's axes are the other way round
-            rgb.append(_shrunk(torch.from_numpy(found["images"][number]).mT.float(), "bilinear").round().byte())
-            depth.append(_shrunk(torch.from_numpy(found["depths"][number]).T.float()[None], "nearest-exact")[0])
-            raw = found["labels"][number].T.astype(np.int64)
-            if raw.max() >= len(thirteen):
-                raise DataError(
-                    f"{path}: labels has class {raw.max()} in image {number}, expected at most {RAW_CLASSES}"
-                )
-            label.append(_shrunk(torch.from_numpy(thirteen[raw]).float()[None], "nearest-exact")[0].byte())
+
+
+def _images(file: Any, path: Path, device: str) -> Images:
+    found = {name: _member(file, path, name) for name in ("images", "depths", "labels")}
+    count = len(found["images"])
+    for name, expected in (("images", (count, 3)), ("depths", (count,)), ("labels", (count,))):
+        if found[name].shape[: len(expected)] != expected or found[name].ndim != len(expected) + 2:
+            raise DataError(f"{path}: {name} has shape {found[name].shape}, expected {(*expected, 'width', 'height')}")
+    thirteen = _class_map(path.parent)
+    rgb, label, depth = [], [], []
+    for number in range(count):  # one at a time: the whole file is 3 GB; MATLAB's axes are the other way round
+        rgb.append(_shrunk(torch.from_numpy(found["images"][number]).mT.float(), "bilinear").round().byte())
+        depth.append(_shrunk(torch.from_numpy(found["depths"][number]).T.float()[None], "nearest-exact")[0])
+        raw = found["labels"][number].T.astype(np.int64)
+        if raw.max() >= len(thirteen):
+            raise DataError(f"{path}: labels has class {raw.max()} in image {number}, expected at most {RAW_CLASSES}")
+        label.append(_shrunk(torch.from_numpy(thirteen[raw]).float()[None], "nearest-exact")[0].byte())
     split = _splits(path.parent / SPLITS, count)
     metres = torch.stack(depth).clamp(0, FARTHEST).half().to(device)
     pictures = torch.stack(rgb).permute(0, 2, 3, 1).contiguous().to(device)
@@ -82,15 +81,23 @@ def read_folder(path: Path, *, device: str = "cpu") -> Images:
 
 def write_zip(images: Images, path: Path, *, quality: int = 90) -> None:
     """Packs images into the compact zip; normals are left out, and derived when it is read."""
-    from PIL import Image
-
     if images.size != SIZE:
         raise DataError(f"{path}: images are {images.size[0]} × {images.size[1]}, expected {SIZE[0]} × {SIZE[1]}")
     draft = path.with_name(f".{path.name}.draft")
     path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _pack(images, draft, quality)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _pack(images: Images, path: Path, quality: int) -> None:
+    from PIL import Image
+
     depth = images.depth.float().cpu()
     largest = depth.flatten(1).amax(1).clamp_min(1e-3)
-    with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for number, picture in enumerate(images.rgb.cpu().numpy()):
             level = (depth[number] / largest[number] * LEVELS).floor().clamp(0, LEVELS).byte().numpy()
             for folder, pixels, options in (
@@ -106,7 +113,6 @@ def write_zip(images: Images, path: Path, *, quality: int = 90) -> None:
         bounds = largest.double().numpy()[:, None].repeat(2, 1)
         np.savez(buffer, train=images.train.numpy(), test=images.held_out.numpy(), depth_max_lo_hi=bounds)
         archive.writestr("meta.npz", buffer.getvalue())
-    draft.replace(path)
 
 
 def read_source(path: Path) -> Images:
@@ -170,7 +176,7 @@ def _shrunk(plane: Tensor, mode: str) -> Tensor:
 
 def _numbers(folder: Path) -> Iterable[int]:
     """The images of a part: 0, 1, … without a gap."""
-    there = sorted(int(file.stem) for file in (folder / "image").glob("*.npy"))
+    there = sorted(int(file.stem) for file in (folder / "image").glob("*.npy") if file.stem.isdecimal())
     if not there or there != list(range(len(there))):
         found = f"{len(there)} up to {there[-1]}" if there else "none"
         raise DataError(f"{folder / 'image'}: expected 0.npy, 1.npy, … without a gap, found {found}")

@@ -11,7 +11,7 @@ import ray
 
 from ..data.arff import CACHE_VARIABLE
 from ..data.where import VARIABLE
-from .executors import CrashError, Job, RunError
+from .executors import OUTSIDE, CrashError, Job, RunError
 from .stacks import Stack, execute
 from .store import Store
 
@@ -57,7 +57,8 @@ class _Task:
         try:
             found = ray.get(self.answer)
         except ray.exceptions.RayTaskError as error:
-            raise RunError(f"{self.stack} failed:\n{error}") from error
+            words = error.cause if isinstance(error.cause, OUTSIDE) else f"\n{error}"
+            raise RunError(f"{self.stack} failed: {words}") from error
         except ray.exceptions.RayError as error:
             raise CrashError(type(error).__name__) from error
         store = Store(self.root)

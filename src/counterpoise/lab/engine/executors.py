@@ -15,12 +15,15 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from ..data import DataError
 from . import ranks
 from .stacks import Stack, execute, processors
 
 ExecutorName = Literal["inline", "processes", "ray"]
 ATTEMPTS = 3
 POLL_SECONDS = 0.1
+OUTSIDE = (DataError, OSError)
+"""What goes wrong outside of the program, with data or disks: the message says what, and a traceback nothing more."""
 
 
 class RunError(RuntimeError):
@@ -79,7 +82,10 @@ class Inline:
     slots = 1
 
     def start(self, stack: Stack, root: Path) -> Job:
-        execute(stack, root)
+        try:
+            execute(stack, root)
+        except OUTSIDE as error:
+            raise RunError(f"{stack} failed: {error}") from error
         return _Ended()
 
 
@@ -131,7 +137,7 @@ class _Process:
         except EOFError:
             error = ""
         if error:
-            raise RunError(f"{self.stack} failed:\n{error}")
+            raise RunError(f"{self.stack} failed: {error}")
         if self.process.exitcode:
             raise CrashError(f"exit code {self.process.exitcode}")
         return True
@@ -142,8 +148,8 @@ def _work(stack: Stack, root: Path, words: Connection) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         execute(stack, root)
-    except Exception:
-        words.send(traceback.format_exc())
+    except Exception as error:
+        words.send(str(error) if isinstance(error, OUTSIDE) else f"\n{traceback.format_exc()}")
         raise SystemExit(1) from None
 
 

@@ -61,7 +61,7 @@ class Store:
         body = encode(result)
         digests = {name: digest(text.encode()) for name, text in {**texts, RESULT: body}.items()}
         write_whole(folder / RESULT, encode({"digests": digests, "result": body}).encode())
-        for draft in folder.glob(".*"):  # of a worker that was killed while it wrote; another may be writing now
+        for draft in folder.glob(".*.*.*"):  # of a worker that was killed while it wrote; another may be writing now
             with contextlib.suppress(OSError):
                 if draft.stat().st_mtime < time.time() - STALE:
                     draft.unlink()
@@ -132,9 +132,9 @@ class Store:
     def load_progress(self, study: str, key: str) -> tuple[int, float] | None:
         try:
             body = json.loads((self.stack_folder(study, key) / PROGRESS).read_text())
-        except (OSError, ValueError):
+            return int(body["epoch"]), float(body["live"] or 0.0)
+        except (OSError, ValueError, KeyError, TypeError):
             return None
-        return int(body["epoch"]), float(body["live"] or 0.0)
 
     def drop_stack(self, study: str, key: str) -> None:
         shutil.rmtree(self.stack_folder(study, key), ignore_errors=True)

@@ -4,6 +4,7 @@ import math
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -41,31 +42,46 @@ def workshop(root: Path, studies: Sequence[str]) -> str:
     machine was busy, which is said below.
     """
     lines = ["| study | runs | on | with | when | minutes |", "| --- | ---: | --- | --- | --- | ---: |"]
-    noted = {
-        study: [one for one in map(read_circumstances, (root / study).glob("*")) if "seconds" in one]
-        for study in studies
-    }
+    noted = {study: [one for one in map(_noted, (root / study).glob("*")) if one is not None] for study in studies}
     for study, runs in noted.items():
-        for where in sorted({_where(one) for one in runs}):
-            here = [one for one in runs if _where(one) == where]
-            days = sorted({one["finished"][:10] for one in here})
-            minutes = sum(one["seconds"] / one.get("runs", 1) for one in here) / 60
+        for where in sorted({(one.machine, one.versions) for one in runs}):
+            here = [one for one in runs if (one.machine, one.versions) == where]
+            days = sorted({f"{one.finished:%Y-%m-%d}" for one in here})
+            minutes = sum(one.seconds / one.runs for one in here) / 60
             when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
             lines.append(f"| `{study}` | {len(here)} | {' | '.join(where)} | {when} | {minutes:.1f} |")
-    machines = {one["machine"] for runs in noted.values() for one in runs}
+    machines = {one.machine for runs in noted.values() for one in runs}
     for machine in sorted(machines):
-        busy = _busy([one for runs in noted.values() for one in runs if one["machine"] == machine])
+        busy = _busy([one for runs in noted.values() for one in runs if one.machine == machine])
         lines += ["", f"{machine}: busy for {busy / 60:.1f} minutes."]
     return "\n".join(lines) + "\n"
 
 
-def _where(noted: Mapping[str, Any]) -> tuple[str, str]:
-    return noted["machine"], f"torch {noted['torch']}, Python {noted['python']}"
+@dataclass(frozen=True)
+class Noted:
+    """How a run was made."""
+
+    machine: str
+    versions: str
+    finished: datetime
+    seconds: float
+    runs: int  # that share the time
 
 
-def _busy(noted: Sequence[Mapping[str, Any]]) -> float:
+def _noted(folder: Path) -> Noted | None:
+    """What was noted beside a run; None where nothing was, or something else."""
+    given = read_circumstances(folder)
+    try:
+        versions = f"torch {given['torch']}, Python {given['python']}"
+        times = datetime.fromisoformat(given["finished"]), float(given["seconds"])
+        return Noted(str(given["machine"]), versions, *times, max(1, int(given.get("runs", 1))))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _busy(noted: Sequence[Noted]) -> float:
     """Seconds in which at least one of them was trained."""
-    ends = [(datetime.fromisoformat(one["finished"]).timestamp(), one["seconds"]) for one in noted]
+    ends = [(one.finished.timestamp(), one.seconds) for one in noted]
     total, until = 0.0, -math.inf
     for start, end in sorted((end - seconds, end) for end, seconds in ends):
         total += max(0.0, end - max(start, until))
