@@ -4,18 +4,17 @@ import importlib.util
 import io
 import os
 import sys
+import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 try:
     if importlib.util.find_spec("pandas") is None:  # imported where tables are made: it takes its time
         raise ModuleNotFoundError(name="pandas")
     import typer
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Column, Table
     from rich.text import Text
 except ModuleNotFoundError as missing:
@@ -40,9 +39,11 @@ from .lab.progress import Watch
 from .lab.studies import PAPER_STUDIES, SATURATION, STUDIES, Cell, Study, charted, find_study
 from .lab.studies.dense import on_scenes
 from .lab.studies.select import parse_seeds, select
+from .lab.terminal import Commands, console, fail, say, told
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False, help="Balance losses; check the paper.")
-console = Console()
+app = typer.Typer(
+    cls=Commands, no_args_is_help=True, pretty_exceptions_show_locals=False, help="Balance losses; check the paper."
+)
 
 
 class ExecutorChoice(StrEnum):
@@ -105,19 +106,21 @@ def studies(
     if study is None:
         table = Table(Column("study", no_wrap=True), "question", "runs", "finished")
         for entry in STUDIES.values():
-            runs = [cell.run for cell in select(entry, entry.grid(device=device), None, None)]
+            runs = [cell.run for cell in select(entry, entry.grid(device=_known(device)), None, None)]
             finished = sum(store.result(run) is not None for run in runs)
             table.add_row(entry.name, entry.question, str(len(runs)), str(finished))
         console.print(table)
+        _say_others(device, {place for name in STUDIES for place in store.devices(name)})
         return
     chosen = _study(study, data, quick)
     table = Table("method", "condition", "seed", "lr", "folder", "score", title=chosen.title)
-    for cell in _cells(chosen, seeds, epochs, _device(device), method, condition):
+    for cell in _cells(chosen, seeds, epochs, _known(device), method, condition):
         result = store.result(cell.run)
         score = "–" if result is None else _scored(result)
         row = (cell.method, cell.condition.key, str(cell.run.seed), f"{cell.run.network_lr:g}", cell.run.key, score)
         table.add_row(*row)
     console.print(table)
+    _say_others(device, store.devices(chosen.name))
 
 
 @app.command()
@@ -150,11 +153,12 @@ def reproduce(
     cells = [c for study in chosen for c in _cells(study, seeds, epochs, device, method, condition)]
     runs = list(dict.fromkeys(cell.run for cell in cells))  # one may stand in several tables
     _check_data(runs, data)
-    _check_folder(out)
     if started_by_torchrun() and any(run.data.name not in DENSE for run in runs):
-        _fail("torchrun is for the studies of NYUv2: the others train many runs in one process already")
+        fail("torchrun is for the studies of NYUv2: the others train many runs in one process already")
     store = Store(out)
     boards = Boards(_boards(tensorboard, mlflow), cells, store)
+    _check_folder(out)
+    _check_folder(out / "report")
     stacks = plan(runs, store)
     boards.finished()
     try:
@@ -171,20 +175,24 @@ def reproduce(
             run_stacks(stacks, out, where, follow)
     except KeyboardInterrupt:
         _stopped(store, stacks)
+        raise typer.Exit(130) from None
     except RunError as error:
-        _fail(str(error))
+        _stopped(store, stacks)
+        fail(str(error))
     if started_by_torchrun() and os.environ["RANK"] != "0":
         return
     book = Book(chosen, store, seeds=_seeds(seeds, chosen), epochs=epochs, device=device)
-    written = book.write(out / "report")
     book.show(console)
     options = {"--seeds": seeds, "--epochs": epochs, "--device": device, "--method": method, "--condition": condition}
     options |= {"--data": SCENES} if data == SCENES else {}
     made = out / "report" / "made.md"
-    told = [study.name for study in chosen]
-    write_whole(made, f"{provenance(told, options, quick)}\n{workshop(out, told)}".encode())
-    written.append(made)
-    console.print(f"{len(written)} files in {out / 'report'}: tables, ledger and figures", markup=False)
+    names = [study.name for study in chosen]
+    try:
+        written = [*book.write(out / "report"), made]
+        write_whole(made, f"{provenance(names, options, quick)}\n{workshop(out, names)}".encode())
+    except OSError as error:
+        fail(f"{told(error)}. All runs are finished and kept in {out}: the same command writes the report")
+    say(f"{len(written)} files in {out / 'report'}: tables, ledger and figures")
 
 
 @app.command()
@@ -205,23 +213,29 @@ def show(
     """
     from .lab.report import Book, saturation
 
+    store = Store(out)
     if study == SATURATION:
-        found = saturation.anywhere(charted(), Store(out))
-        console.print(saturation.terminal(found) if len(found) else f"no run of BPGS in {out} has left its chart yet")
+        found = saturation.anywhere(charted(), store, device and _known(device))
+        console.print(
+            saturation.terminal(found) if len(found) else Text(f"no run of BPGS in {out} has left its chart yet")
+        )
         return
-    chosen, store = _study(study, data, quick), Store(out)
-    kind = _run_on(chosen, store, seeds, epochs, ["cpu", "cuda"] if device is None else [_known(device)])
-    Book([chosen], store, seeds=_seeds(seeds, [chosen]), epochs=epochs, device=kind).show(console)
+    chosen = _study(study, data, quick)
+    there = _run_on(chosen, store, seeds, epochs, store.devices(study) or ["cpu"])
+    shown = _known(device) if device else next(iter(there), "any device")
+    if shown not in there:
+        others = f"; there are some on {' and '.join(there)}" if there else ""
+        fail(f"no finished run of {study} in {out} on {shown} at these seeds and epochs{others}")
+    Book([chosen], store, seeds=_seeds(seeds, [chosen]), epochs=epochs, device=shown).show(console)
+    if device is None:
+        _say_others(shown, there)
 
 
 @app.command()
 def atlas(out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("atlas.html")) -> None:
     """The method atlas: a page whose sliders show what each method makes of losses and gradients."""
-    try:
-        write_whole(out, atlas_page().encode())
-    except OSError as error:
-        _fail(f"cannot write {out}: {error.strerror}")
-    console.print(f"written: {out} (open it in a browser)", markup=False)
+    write_whole(out, atlas_page().encode())
+    say(f"written: {out} (open it in a browser)")
 
 
 @app.command()
@@ -235,18 +249,18 @@ def report(
     """
     for name in ("jinja2", "plotly"):
         if importlib.util.find_spec(name) is None:
-            _fail(f"the page needs {name}: pip install 'counterpoise[lab]'")
-    _check_folder(out)
+            fail(f"the page needs {name}: pip install 'counterpoise[lab]'")
     from .lab import page
 
     found = page.gather(runs)
     if not found.runs and not found.recorded:
-        _fail("; ".join(f"{problem.path}: {problem.reason}" for problem in found.problems[:5]))
+        fail("; ".join(f"{problem.path}: {problem.reason}" for problem in found.problems[:5]))
+    _check_folder(out)
     written = page.write(found, out)
     for problem in found.problems[:20]:
-        console.print(f"[yellow]not used:[/yellow] {escape(problem.path)} ({problem.kind}: {escape(problem.reason)})")
+        say(f"{problem.path} ({problem.kind}: {problem.reason})", ("not used:", "yellow"))
     size = f"{written[0].stat().st_size / 2**20:.1f} MB"
-    console.print(f"{written[0]} ({size}) and {len(written) - 1} files beside it", markup=False)
+    say(f"{written[0]} ({size}) and {len(written) - 1} files beside it")
 
 
 class DataAction(StrEnum):
@@ -278,7 +292,7 @@ def data(
     if action is DataAction.pack:
         _pack(names or [], given, to or (where and where / "nyuv2" / FILE))
         return
-    console.print(f"data folder: {where or f'not set (--data, or the environment variable {VARIABLE})'}")
+    say(f"data folder: {where or f'not set (--data, or the environment variable {VARIABLE})'}")
     table = Table(Column("data", no_wrap=True), "what", "here")
     missing = [source for source in SOURCES if not present(source, where)]
     for source in SOURCES:
@@ -290,31 +304,31 @@ def data(
 
 def _fetch(names: list[str], where: Path | None) -> None:
     if not names:
-        _fail(f"name what to fetch: {', '.join(FETCHED)}")
+        fail(f"name what to fetch: {', '.join(FETCHED)}")
     if where is None:
-        _fail(f"no data folder: name one with --data, or with the environment variable {VARIABLE}")
+        fail(f"no data folder: name one with --data, or with the environment variable {VARIABLE}")
     for name in names:
         try:
             for path in fetch(name, where):
-                console.print(f"written: {path}")
+                say(f"written: {path}")
         except DataError as error:
-            _fail(str(error))
+            fail(str(error))
 
 
 def _pack(names: list[str], source: Path | None, to: Path | None) -> None:
     """Turns either form of NYUv2 into the compact zip."""
     if names != ["nyuv2"]:
-        _fail(
+        fail(
             f"pack turns NYUv2 into one zip: counterpoise data pack nyuv2 --from …, not {' '.join(names) or 'nothing'}"
         )
     if source is None or to is None:
-        _fail(f"say where NYUv2 is (--from) and where the zip goes (--to, or {VARIABLE})")
+        fail(f"say where NYUv2 is (--from) and where the zip goes (--to, or {VARIABLE})")
     try:
         images = read_source(source)
         write_zip(images, to)
     except DataError as error:
-        _fail(str(error))
-    console.print(f"{len(images)} images packed into {to} ({to.stat().st_size / 2**20:.0f} MB)")
+        fail(str(error))
+    say(f"{len(images)} images packed into {to} ({to.stat().st_size / 2**20:.0f} MB)")
 
 
 def _check_data(runs: list[Run], given: str | None) -> None:
@@ -327,7 +341,7 @@ def _check_data(runs: list[Run], given: str | None) -> None:
     if missing:
         places = "; ".join(f"{source.name}: {source.get}" for source in missing)
         folder = where or f"which is not set: --data, or the environment variable {VARIABLE}"
-        _fail(f"data are missing in the data folder ({folder}). {places}")
+        fail(f"data are missing in the data folder ({folder}). {places}")
 
 
 def _study(name: str, data: str | None = None, quick: bool = False) -> Study:
@@ -337,7 +351,7 @@ def _study(name: str, data: str | None = None, quick: bool = False) -> Study:
             return on_scenes(study, small=quick)
         return study.smaller() if quick else study
     except ValueError as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 def _cells(
@@ -352,7 +366,7 @@ def _cells(
         cells = study.grid(seeds=parse_seeds(seeds, study), epochs=epochs, device=device)
         return select(study, cells, method, condition)
     except ValueError as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 def _scored(result: Mapping[str, Any]) -> str:
@@ -361,13 +375,17 @@ def _scored(result: Mapping[str, Any]) -> str:
     return f"{found[0]:.3f}" if found else "–"
 
 
-def _run_on(study: Study, store: Store, seeds: str | None, epochs: int | None, devices: list[str]) -> str:
-    """The first of the devices on which a run of the study has ended."""
+def _run_on(study: Study, store: Store, seeds: str | None, epochs: int | None, devices: Iterable[str]) -> list[str]:
+    """Those of the devices on which a run of the study has ended."""
     cells = {device: _cells(study, seeds, epochs, device, None, None) for device in devices}
-    found = next((device for device in devices if any(store.result(cell.run) for cell in cells[device])), None)
-    if found is None:
-        _fail(f"no finished run of {study.name} in {store.root}, at these seeds and epochs, on {' or '.join(devices)}")
-    return found
+    return [device for device in devices if any(store.result(cell.run) for cell in cells[device])]
+
+
+def _say_others(shown: str, devices: Iterable[str]) -> None:
+    """That there are runs of other devices than the one that is shown."""
+    others = sorted(set(devices) - {shown})
+    if others:
+        say(f"These are runs of {shown}. There are others, of {' and '.join(others)}: --device {others[0]} shows them.")
 
 
 def _seeds(seeds: str | None, chosen: list[Study]) -> list[int] | None:
@@ -378,8 +396,11 @@ def _seeds(seeds: str | None, chosen: list[Study]) -> list[int] | None:
 
 
 def _device(name: str) -> str:
-    if _known(name).startswith("cuda") and not torch.cuda.is_available():
-        _fail("no CUDA device here: leave --device out to train on the CPU")
+    if _known(name).startswith("cuda"):
+        if not torch.cuda.is_available():
+            fail("no CUDA device here: leave --device out to train on the CPU")
+        if (torch.device(name).index or 0) >= torch.cuda.device_count():
+            fail(f"no device {name!r} here: expected one below cuda:{torch.cuda.device_count()}")
     return name
 
 
@@ -388,24 +409,30 @@ def _known(name: str) -> str:
     try:
         kind = torch.device(name).type
     except RuntimeError:
-        _fail(f"unknown device {name!r}: expected cpu, cuda or cuda:N")
-    if kind not in ("cpu", "cuda"):
-        _fail(f"device {name!r} is not supported: expected cpu, cuda or cuda:N")
+        fail(f"unknown device {name!r}: expected cpu, cuda or cuda:N")
+    if kind != "cuda" and name != "cpu":
+        fail(f"device {name!r} is not supported: expected cpu, cuda or cuda:N")
     return name
 
 
 def _check_folder(out: Path) -> None:
+    """Makes a folder, and fails if nothing can be written there: better now than after hours of training."""
     if out.exists() and not out.is_dir():
-        _fail(f"{out} is a file, expected a folder to write to")
+        fail(f"{out} is a file, expected a folder to write to")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out).close()
+    except OSError as error:
+        fail(f"cannot write to {out}: {error.strerror}")
 
 
 def _check_executor(executor: ExecutorChoice, address: str | None, jobs: int | None) -> None:
     if address is not None and executor is not ExecutorChoice.ray:
-        _fail(f"--address is for --executor ray, not for {executor.value}")
+        fail(f"--address is for --executor ray, not for {executor.value}")
     if jobs is not None and executor is not ExecutorChoice.processes:
-        _fail(f"--jobs is for --executor processes, not for {executor.value}")
+        fail(f"--jobs is for --executor processes, not for {executor.value}")
     if executor is ExecutorChoice.ray and importlib.util.find_spec("ray") is None:
-        _fail("--executor ray needs Ray: pip install 'counterpoise[ray]'")
+        fail("--executor ray needs Ray: pip install 'counterpoise[ray]'")
 
 
 def _boards(folder: Path | None, uri: str | None) -> list[Board]:
@@ -416,19 +443,13 @@ def _boards(folder: Path | None, uri: str | None) -> list[Board]:
         boards: list[Board] = [TensorBoard(folder)] if folder is not None else []
         return boards + ([MLflow(uri)] if uri is not None else [])
     except BoardError as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 def _stopped(store: Store, stacks: list[Stack]) -> None:
     runs = [run for stack in stacks for run in stack.runs]
     finished = sum(store.result(run) is not None for run in runs)
     console.print(f"\nstopped: {finished} of {len(runs)} runs were finished. The same command goes on from here.")
-    raise typer.Exit(130)
-
-
-def _fail(message: str) -> NoReturn:
-    Console(stderr=True).print(f"[red]error:[/red] {escape(message)}", highlight=False)
-    raise typer.Exit(2)
 
 
 def main() -> None:
@@ -436,9 +457,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows no "×" gets a "?", not a traceback
     warnings.simplefilter("always", CorruptWarning)
-    warnings.showwarning = lambda message, *_: Console(stderr=True).print(
-        f"[yellow]warning:[/yellow] {escape(str(message))}"
-    )
+    warnings.showwarning = lambda message, *_: say(str(message), ("warning:", "yellow"), stderr=True)
     app()
 
 

@@ -1,7 +1,9 @@
 """The command line: says what there is, runs it, stops cleanly, and refuses nonsense before anything is trained."""
 
+import errno
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from invented import invented
 from typer.testing import CliRunner, Result
 
 import counterpoise as cp
@@ -92,6 +95,40 @@ def test_show_finds_runs_of_any_device_and_names_the_part_that_decides() -> None
     assert re.search(r"lowest total loss, Nash-MTL included.*\n.*-0\.010 \[–, –\]", shown.output)  # behind UWSO
 
 
+def test_runs_of_another_device_are_mentioned(tmp_path: Path) -> None:
+    study = STUDIES["scale-stress"]
+    for device in ("cpu", "cuda", "cuda:1"):
+        for cell in study.grid(seeds=[42], device=device):
+            Store(tmp_path).finish(cell.run, *invented(cell.run, ("a", "b")))
+    out = ["--out", str(tmp_path)]
+    said = "These are runs of cpu. There are others, of cuda and cuda:1: --device cuda shows them."
+    for command in (["show", "scale-stress"], ["studies", "scale-stress"], ["studies"]):
+        assert call(*command, *out).output.splitlines()[-1] == said
+    for device in ("cuda", "cuda:1"):
+        shown = call("show", "scale-stress", *out, "--device", device)
+        assert shown.exit_code == 0
+        assert "others" not in shown.output
+    assert "others" not in call("show", "scale-stress", "--out", str(tmp_path / "none")).output
+    (cpu, *_) = study.grid(seeds=[42])
+    shutil.rmtree(Store(tmp_path).folder(cpu.run).parent)
+    for cell in study.grid(seeds=[42], device="cuda:1"):
+        Store(tmp_path).finish(cell.run, *invented(cell.run, ("a", "b")))
+    assert call("show", "scale-stress", *out).exit_code == 0
+    missed = call("show", "scale-stress", *out, "--device", "cpu")
+    assert missed.exit_code == 2
+    assert "on cpu at these seeds and epochs; there are some on cuda:1" in missed.output
+
+
+def test_the_chart_is_shown_of_every_device(tmp_path: Path) -> None:
+    for device in ("cpu", "cuda"):
+        for cell in STUDIES["yeast"].grid(seeds=[42], device=device):
+            if cell.method == "BPGS":
+                Store(tmp_path).finish(cell.run, *invented(cell.run, ("a", "b")))
+    shown = call("show", "saturation", "--out", str(tmp_path)).output
+    assert all(f"Yeast, {device}" in shown for device in ("cpu", "cuda"))
+    assert call("show", "saturation", "--out", str(tmp_path), "--device", "cuda").output.count("Yeast") == 1
+
+
 def test_a_diverged_run_is_listed_without_a_score(tmp_path: Path) -> None:
     (cell, *_) = STUDIES["scale-stress"].grid(seeds=[42], epochs=1)
     Store(tmp_path).finish(cell.run, [], {"macro": None, "best": {"epoch": 0, "value": None}})
@@ -105,6 +142,77 @@ def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
         result = call(*command, "--out", str(tmp_path / "file"))
         assert result.exit_code == 2
         assert "is a file, expected a folder" in result.output.replace("\n", " ")
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_before_anything_is_trained(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "report").touch()
+    small = ["reproduce", "scale-stress", "--seeds", "42", "--epochs", "1", "--executor", "inline"]
+    page = ["report", str(RESULTS / "synthetic" / "runs" / "rescaling.csv")]
+    cases = [
+        (small, tmp_path / "file" / "runs", f"cannot write to {tmp_path}/file/runs: Not a directory"),
+        (small, tmp_path / "runs", f"{tmp_path}/runs/report is a file, expected a folder to write to"),
+        (small, tmp_path / ("long" * 100), "File name too long"),
+        (page, tmp_path / "file" / "page", f"cannot write to {tmp_path}/file/page: Not a directory"),
+        (["atlas"], tmp_path / "file" / "atlas.html", f"File exists: {tmp_path}/file"),
+        (["studies"], tmp_path / ("long" * 100), "File name too long"),
+    ]
+    for command, out, message in cases:
+        result = call(*command, "--out", str(out))
+        assert (result.exit_code, type(result.exception)) == (2, SystemExit), result.output
+        (line,) = result.output.splitlines()
+        assert message in line
+    assert not list(tmp_path.rglob("run.json"))
+
+
+def test_a_report_that_cannot_be_written_costs_no_run(tmp_path: Path) -> None:
+    options = ["scale-stress", "--seeds", "42", "--epochs", "1", "--out", str(tmp_path), "--executor", "inline"]
+    (tmp_path / "report" / "made.md").mkdir(parents=True)
+    failed = call("reproduce", *options)
+    assert failed.exit_code == 2
+    assert re.search(r"Kendall\s+0\.\d{3}\s", failed.output)  # what was found is shown nevertheless
+    assert f"Is a directory: {tmp_path}/report/made.md. All runs are finished and kept in {tmp_path}" in failed.output
+    (tmp_path / "report" / "made.md").rmdir()
+    again = call("reproduce", *options)
+    assert again.exit_code == 0
+    assert "16 runs, 16 of them finished" in again.output
+
+
+def test_a_disk_that_fills_up_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["scale-stress", "--seeds", "42", "--epochs", "1", "--out", str(tmp_path), "--executor", "inline"]
+    plain, count = os.replace, iter(range(1000))
+
+    def full(draft: str, path: str) -> None:
+        if next(count) == 30:
+            raise OSError(errno.ENOSPC, "No space left on device", draft)
+        plain(draft, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", full)
+        failed = call("reproduce", *options)
+    assert failed.exit_code == 2
+    assert type(failed.exception) is SystemExit
+    finished = len(list(tmp_path.rglob("result.json")))
+    assert 0 < finished < 16
+    assert f"stopped: {finished} of 16 runs were finished. The same command goes on from here." in failed.output
+    assert "No space left on device: '" in failed.output
+    assert f"16 runs, {finished} of them finished" in call("reproduce", *options).output
+
+
+@pytest.mark.parametrize("name", ["[/red]", "runs[1]", "[bold]x", ":smile:", "back\\"])
+def test_what_somebody_types_is_no_markup(name: str, tmp_path: Path) -> None:
+    place = tmp_path / name
+    atlas = place / "atlas.html"
+    assert f"written: {atlas} " in call("atlas", "--out", str(atlas)).output
+    assert f"data folder: {place}\n" in call("data", "--folder", str(place)).output
+    assert f"no run of BPGS in {place} has" in call("show", "saturation", "--out", str(place)).output
+    assert f"no finished run of yeast in {place} on any" in call("show", "yeast", "--out", str(place)).output
+    assert f"{place}: there is no such" in call("report", str(place / "x"), str(place), "-o", name).output.replace(
+        "/x", ""
+    )
+    for command in (["reproduce", name], ["show", name], ["studies", name], ["data", "fetch", name]):
+        assert repr(name) in call(*command).output
 
 
 def test_addresses_and_names_are_never_cut() -> None:
@@ -122,6 +230,14 @@ def test_addresses_and_names_are_never_cut() -> None:
     [
         (["rescalling"], "did you mean 'rescaling'"),
         (["rescaling", "--seeds", "4x"], "expected such as"),
+        (["rescaling", "--seeds", "4²"], "expected such as"),
+        (["rescaling", "--seeds", "²-4"], "expected such as"),
+        (["rescaling", "--seeds", "51-42"], "name none"),
+        (["rescaling", "--seeds", "0-99999999999"], "expected numbers of at most 9 digits"),
+        (["rescaling", "--seeds", "9" * 5000], "expected numbers of at most 9 digits"),
+        (["rescaling", "--seeds", "0-999999999"], "1,000,000,000 or more, expected at most 10,000"),
+        (["rescaling", "--seeds", "0-9999,0-9999"], "20,000 or more, expected at most 10,000"),
+        (["rescaling", "--device", "cpu:0"], "expected cpu, cuda or cuda:N"),
         (["rescaling", "--method", "Kendal"], "did you mean 'Kendall'"),
         (["rescaling", "--condition", "x10"], "did you mean"),
         (["rescaling", "--epochs", "0"], "'--epochs'"),

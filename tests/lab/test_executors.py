@@ -138,6 +138,12 @@ def test_bad_data_are_told_in_one_line(name: str, tmp_path: Path) -> None:
     assert f"{tmp_path}/rf1/rf1.arff: expected a whole ARFF table" in line
 
 
+def test_a_cluster_that_is_nowhere_is_named() -> None:
+    pytest.importorskip("ray", reason="needs Ray")
+    with pytest.raises(RunError, match="cannot reach Ray at 'nowhere'"), make_executor("ray", address="nowhere"):
+        pass
+
+
 def crash(node: Any) -> None:
     """Kills a node of a local Ray cluster as a power cut would: its raylet and all its workers."""
     raylet = node.all_processes["raylet"][0].process.pid

@@ -234,11 +234,26 @@ def test_the_preprocessed_folder_is_read_as_it_is(rooms: Images, tmp_path: Path,
     torch.testing.assert_close(images.normals, rooms.normals, atol=2e-3, rtol=0)
 
 
+def test_images_that_cannot_be_read_name_their_file(rooms: Images, tmp_path: Path) -> None:
+    path = write_mat(tmp_path, rooms)
+    with h5py.File(path) as file:
+        images = file["images"][()]
+    with h5py.File(path, "r+") as file:
+        del file["images"]
+        file.create_dataset("images", data=images, compression="gzip", fletcher32=True)
+        place = file["images"].id.get_chunk_info(0).byte_offset
+    content = path.read_bytes()
+    path.write_bytes(content[: place + 9] + b"\0\0\0\0" + content[place + 13 :])
+    with pytest.raises(DataError, match=r"nyu_depth_v2_labeled.mat: expected an HDF5 file, found"):
+        read_mat(path)
+
+
 def test_a_broken_folder_is_named(rooms: Images, tmp_path: Path) -> None:
     write_folder(tmp_path, rooms, first=False)
     np.save(tmp_path / "train" / "depth" / "1.npy", np.zeros((3, 4)))
     with pytest.raises(DataError, match=r"depth/1.npy: has shape \(3, 4\), expected \(288, 384\)"):
         read_folder(tmp_path)
+    (tmp_path / "train" / "image" / "._0.npy").touch()  # as some systems leave behind
     (tmp_path / "train" / "image" / "1.npy").unlink()
     with pytest.raises(DataError, match=r"train/image: expected 0.npy, 1.npy, … without a gap"):
         read_folder(tmp_path)
@@ -257,6 +272,17 @@ def test_either_form_is_packed_from_the_command_line(rooms: Images, tmp_path: Pa
     assert wrong.exit_code == 2
 
 
+def test_a_zip_that_cannot_be_written_leaves_nothing_behind(rooms: Images, tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "npy", rooms, first=True)
+    (tmp_path / "[/red] in the way").mkdir(parents=True)
+    given = ["data", "pack", "nyuv2", "--from", str(source), "--to", str(tmp_path / "[/red] in the way")]
+    result = CliRunner().invoke(app, given, env={"COLUMNS": "1000"})
+    assert result.exit_code == 2
+    assert "Is a directory" in result.output
+    assert "[/red] in the way" in result.output
+    assert {path.name for path in (tmp_path / "[").iterdir()} == {"red] in the way"}
+
+
 def test_decoded_images_are_cached_and_a_changed_file_is_another(
     rooms: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,12 +296,15 @@ def test_decoded_images_are_cached_and_a_changed_file_is_another(
     first, again = cache.cached("a", make), cache.cached("a", make)
     assert len(made) == 1
     assert all(torch.equal(getattr(first, name), getattr(again, name)) for name in vars(rooms))
-    (tmp_path / "a" / "depth.npy").write_bytes(b"torn")
-    cache.cached("a", make)
-    assert len(made) == 2
+    for name, damage in (("torn", b"torn"), ("empty", b"")):
+        cache.cached(name, make)
+        (tmp_path / name / "depth.npy").write_bytes(damage)
+        before = len(made)
+        cache.cached(name, make)
+        assert len(made) == before + 1
     monkeypatch.setenv(CACHE_VARIABLE, "")
     cache.cached("a", make)
-    assert len(made) == 3
+    assert len(made) == 6
 
 
 def test_the_half_is_stratified_and_always_the_same() -> None:

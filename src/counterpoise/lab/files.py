@@ -11,9 +11,9 @@ def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
     A durable file has also reached the disk before it takes its place. An OSError names the file: a full disk would
     name none, and most others the draft.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with open(draft, "wb") as file:
             file.write(content)
             if durable:

@@ -23,7 +23,10 @@ def ray_executor(address: str | None) -> Iterator["RayExecutor"]:
     if mine:
         variables = {name: os.environ[name] for name in (VARIABLE, CACHE_VARIABLE) if name in os.environ}
         options: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False, "logging_level": logging.ERROR}
-        ray.init(address=address, runtime_env={"env_vars": variables} if variables else None, **options)
+        try:
+            ray.init(address=address, runtime_env={"env_vars": variables} if variables else None, **options)
+        except (ValueError, ConnectionError) as error:
+            raise RunError(f"cannot reach Ray at {address!r}: {error}") from error
     try:
         yield RayExecutor()
     finally:

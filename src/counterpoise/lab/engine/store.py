@@ -99,6 +99,14 @@ class Store:
             raise ValueError(f"{DESCRIPTION} describes another run")
         return result
 
+    def devices(self, study: str) -> list[str]:
+        """On which devices runs of a study were made."""
+        found = set()
+        for path in (self.root / study).glob(f"*/{DESCRIPTION}"):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # damaged: told where it is read
+                found.add(str(json.loads(path.read_text())["device"]))
+        return sorted(found)
+
     def stack_folder(self, study: str, key: str) -> Path:
         return self.root / study / f"stack-{key}"
 

@@ -6,8 +6,9 @@ import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ..engine import Store
 from ..studies import Study
-from .frame import Results, collect
+from .frame import collect
 
 HEADS = ("data", "T", "seeds", "max |z|/τ", "paper", "final cap", "paper", "σ(1−σ) at the max", "σ(1−σ) at the end")
 
@@ -30,15 +31,15 @@ def rows(studies: Sequence[Study], frames: Mapping[str, pd.DataFrame]) -> pd.Dat
     return pd.DataFrame(found)
 
 
-def anywhere(studies: Sequence[Study], store: Results) -> pd.DataFrame:
-    """The rows of all studies, each from the device that it was run on."""
+def anywhere(studies: Sequence[Study], store: Store, device: str | None = None) -> pd.DataFrame:
+    """The rows of all studies, from every device that they were run on, or from one."""
     parts = []
     for study in studies:
-        for device in ("cpu", "cuda"):
-            found = rows([study], {study.name: collect(study, store, device=device)})
-            if len(found):
-                parts.append(found)
-                break
+        places = store.devices(study.name) if device is None else [device]
+        found = {place: rows([study], {study.name: collect(study, store, device=place)}) for place in places}
+        found = {place: part for place, part in found.items() if len(part)}
+        for place, part in found.items():
+            parts.append(part.assign(data=f"{study.title}, {place}") if len(found) > 1 else part)
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 

@@ -1,9 +1,13 @@
 """Choosing runs out of a study's grid, by what a person types."""
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 from .base import Cell, Study
+
+SEEDS = re.compile("([0-9]+)(?:-([0-9]+))?")
+DIGITS, MOST = 9, 10_000  # of a seed, and seeds: more of either is a slip of the hand
 
 
 def parse_seeds(text: str | None, study: Study) -> list[int] | None:
@@ -14,12 +18,18 @@ def parse_seeds(text: str | None, study: Study) -> list[int] | None:
         return list(study.seeds)
     seeds: list[int] = []
     for piece in text.split(","):
-        first, dash, last = piece.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
+        found = SEEDS.fullmatch(piece.strip())
+        if found is None:
             raise ValueError(f'seeds are {text!r}, expected such as "42-51", "42,43,44" or "paper"')
-        seeds += range(int(first), int(last if dash else first) + 1)
-    if not seeds:
-        raise ValueError(f"seeds {text!r} name none")
+        first, last = found[1], found[2] or found[1]
+        if max(len(first), len(last)) > DIGITS:
+            raise ValueError(f"seeds are {text!r}, expected numbers of at most {DIGITS} digits")
+        named = range(int(first), int(last) + 1)
+        if not named:
+            raise ValueError(f"seeds {piece.strip()!r} name none")
+        if len(seeds) + len(named) > MOST:
+            raise ValueError(f"seeds {text!r} are {len(seeds) + len(named):,} or more, expected at most {MOST:,}")
+        seeds += named
     return list(dict.fromkeys(seeds))
 
 
