@@ -258,3 +258,12 @@ def test_a_score_that_a_run_lacks_is_not_counted_and_does_not_differ_from_the_pa
     assert cells["BPGS", "×1"].ours().endswith("(1 seed)")
     assert cells["Kendall", "×1"].ours() == "–"
     assert cells["Kendall", "×1"].agrees
+
+
+def test_a_method_keeps_one_row_where_only_some_of_its_cells_were_run() -> None:
+    study = STUDIES["beyond-rescaling"]
+    method, rate = next(iter(study.methods)), study.rates[0]
+    place = (method, study.conditions[0].key, 42, rate, 0.5, 0.4)
+    results = pd.DataFrame([place], columns=["method", "condition", "seed", "lr", "macro", "worst"])
+    for grid in tables.grids(study, tables.entries(study, best_rates(results), [42])):
+        assert list(grid.rows) == [f"{method} ({rate:g})"]

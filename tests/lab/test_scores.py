@@ -198,3 +198,16 @@ def test_the_page_is_made_without_what_cannot_be_used(tmp_path: Path, monkeypatc
     assert "not used:" in words
     assert "macro is ? in line 2, expected a number" in words
     assert "macro is ? in line 2" in (tmp_path / "page" / "index.html").read_text()
+
+
+def test_scores_that_are_all_missing_are_a_page_without_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("counterpoise.lab.report.ink.save", unprinted)
+    recorded(tmp_path, STRESS)
+    path = tmp_path / "runs" / "scale-stress.csv"
+    pd.read_csv(path).assign(macro=None, worst=None).to_csv(path, index=False)
+    told = CliRunner().invoke(app, ["report", str(path), "-o", str(tmp_path / "page")])
+    assert told.exit_code == 0, told.output
+    (table,) = (tmp_path / "page").rglob("tables/scale-stress.md")
+    assert "| Kendall | – (0.738 ± 0.017) |" in table.read_text()

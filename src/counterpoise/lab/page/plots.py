@@ -55,7 +55,7 @@ def _reach(panels: Sequence[Panel]) -> list[float | None]:
         for values in (mark.y, mark.low, mark.high)
         if values is not None and (mark.y is values or not isinstance(mark, Dots) or mark.along == "y")
     ]
-    known = [v for values in edges for v in numbers(values) if v is not None]
+    known = [v for values in edges for v in numbers(values) if v is not None] or [0.0, 1.0]
     pad = 0.05 * (max(known) - min(known)) or 0.01
     return numbers((min(known) - pad, max(known) + pad))
 

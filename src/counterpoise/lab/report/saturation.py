@@ -45,7 +45,7 @@ def anywhere(studies: Sequence[Study], store: Store, device: str | None = None) 
 
 def derivative(position: float) -> float:
     """σ(1 − σ) where |z|/τ = 2σ − 1; its maximum is ¼."""
-    return (1 - position**2) / 4
+    return (1 - position * position) / 4
 
 
 def texts(row: pd.Series) -> list[str]:

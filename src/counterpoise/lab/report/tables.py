@@ -106,6 +106,7 @@ def entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Ent
     chosen = at(frame, seeds)
     runs = dict(iter(chosen.groupby(["method", "condition"], sort=False)))
     none, found = chosen.iloc[:0], []
+    rates = dict(frame.groupby("method")["lr"].first()) if study.rates else {}  # a method has one, run here or not
     for metric in (*study.metrics, *study.further):
         for part, conditions in study.parts().items():
             for method in ranked(study, frame):
@@ -123,7 +124,7 @@ def entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Ent
                     # Where the paper gives none, any does.
                     near = 2 * said[1] + ROUNDING if study.layout == "metrics" and said else AGREES
                     near = math.inf if said and math.isnan(said[1]) else near
-                    rate = float(here["lr"].iloc[0]) if study.rates and len(here) else None
+                    rate = rates.get(method)
                     of = len(seeds), tuple(sorted(map(int, here.loc[values.index, "seed"])))
                     found.append(Entry(*place, mean, sd, len(values), paper_mean, paper_sd, rate, near, *of))
     return found
