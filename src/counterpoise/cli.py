@@ -216,9 +216,10 @@ def show(
     store = Store(out)
     if study == SATURATION:
         found = saturation.anywhere(charted(), store, device and _known(device))
-        console.print(
-            saturation.terminal(found) if len(found) else Text(f"no run of BPGS in {out} has left its chart yet")
-        )
+        if len(found):
+            console.print(saturation.terminal(found))
+        else:
+            say(f"no run of BPGS in {out} has left its chart yet")
         return
     chosen = _study(study, data, quick)
     there = _run_on(chosen, store, seeds, epochs, store.devices(study) or ["cpu"])

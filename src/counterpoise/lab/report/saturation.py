@@ -57,7 +57,8 @@ def texts(row: pd.Series) -> list[str]:
 def terminal(found: pd.DataFrame) -> Table:
     table = Table(title="Bounded chart of BPGS", title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     for head in HEADS:
-        table.add_column(head, justify="left" if head == "data" else "right")
+        first = head == "data"
+        table.add_column(head, justify="left" if first else "right", no_wrap=first)
     for _, row in found.iterrows():
         table.add_row(*texts(row))
     return table

@@ -114,7 +114,8 @@ def entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Ent
                     if condition.only and method not in condition.only:
                         continue
                     here = runs.get((method, condition.key), none)
-                    values = here[metric].dropna()  # a run that diverged, or that did not measure this, has none
+                    here = here[here[metric].notna()]  # a run that diverged, or that did not measure this, has none
+                    values = here[metric]
                     said = study.paper.get(metric, {}).get(method, {}).get(condition.key)
                     paper_mean, paper_sd = said or (None, None)
                     sd = float(values.std(ddof=study.ddof)) if len(values) > 1 else float("nan")
@@ -125,7 +126,7 @@ def entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Ent
                     near = 2 * said[1] + ROUNDING if study.layout == "metrics" and said else AGREES
                     near = math.inf if said and math.isnan(said[1]) else near
                     rate = rates.get(method)
-                    of = len(seeds), tuple(sorted(map(int, here.loc[values.index, "seed"])))
+                    of = len(seeds), tuple(sorted(map(int, here["seed"])))
                     found.append(Entry(*place, mean, sd, len(values), paper_mean, paper_sd, rate, near, *of))
     return found
 
