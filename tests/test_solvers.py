@@ -3,11 +3,13 @@
 import itertools
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from grams import KINDS, REGULAR, grams, jacobians, unit
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize, nnls
 from torch import Tensor
 
 import counterpoise.functional as f
@@ -33,6 +35,24 @@ SOLVERS: dict[str, Callable[[Tensor], Tensor]] = {
     "sdmgrad": lambda gram: f.sdmgrad_weights(gram, torch.full(gram.shape[:-1], 1 / gram.shape[-1]))[0],
     "gradnorm-proxy": f.gradnorm_proxy_weights,
 }
+
+
+@pytest.fixture(params=["looking", "blind"])
+def sight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to solve: where values may be looked at, and, as on a device, where they may not."""
+    if request.param == "blind":
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+
+
+def dependent(tasks: int, rank: int, noise: float, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Six Jacobians of a rank below T, or of full rank by `noise` alone."""
+    generator = torch.Generator().manual_seed(tasks + rank)
+    j = torch.randn(6, tasks, rank, generator=generator, dtype=torch.float64)
+    rest = torch.randn(6, tasks, tasks, generator=generator, dtype=torch.float64)
+    return torch.cat((j, noise * rest), -1).to(dtype)
+
+
+DEPENDENT = [(4, 2, 0.0), (8, 4, 1e-4), (10, 6, 0.0), (16, 8, 0.0), (16, 8, 1e-4), (32, 16, 0.0), (32, 16, 1e-4)]
 
 
 @pytest.mark.parametrize("tasks", SIZES)
@@ -140,6 +160,72 @@ def test_cagrad_has_no_duality_gap(kind: str, tasks: int) -> None:
     assert (solution.residual <= 1e-6).all()
 
 
+def cagrad_value(j: Tensor, alpha: float) -> float:
+    """The best min_i ⟨g_i, d⟩ by scipy, from the dual over the simplex."""
+    rows, mean = j.numpy(), j.mean(0).numpy()
+    radius = alpha * float(np.linalg.norm(mean))
+    found = minimize(
+        lambda w: (w @ rows) @ mean + radius * np.sqrt(np.square(w @ rows).sum() + 1e-16),
+        np.full(len(rows), 1 / len(rows)),
+        bounds=[(0, 1)] * len(rows),
+        constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
+    return float(found.fun)
+
+
+@pytest.mark.usefixtures("sight")
+@pytest.mark.parametrize("alpha", [0.1, 0.4, 0.9])
+def test_cagrad_is_optimal_for_dependent_gradients(alpha: float) -> None:
+    given = [[3, 1], [3, -4], [5, 1], [2, 4], [4, -5], [2, 3], [2, 4]]
+    generator = torch.Generator().manual_seed(0)
+    drawn = [torch.randint(-4, 7, (tasks, rank), generator=generator) for tasks in (4, 6, 8) for rank in (1, 2, 3)]
+    for j in (torch.tensor(given).double(), *(j.double() for j in drawn)):
+        solution = f.cagrad(j @ j.T, alpha=alpha, rescale=False)
+        d, mean = solution.weights @ j, j.mean(0)
+        assert solution.solved
+        assert solution.residual <= 1e-8
+        assert (d - mean).norm() <= alpha * mean.norm() * (1 + 1e-9)
+        assert (j @ d).amin().item() == pytest.approx(
+            cagrad_value(j, alpha), abs=1e-6 * (j.norm() * mean.norm()).item()
+        )
+
+
+@pytest.mark.parametrize(("tasks", "rank", "noise"), DEPENDENT)
+def test_cagrad_of_many_dependent_gradients(tasks: int, rank: int, noise: float) -> None:
+    """The residual holds the duality gap; here the direction's own value and its distance stand for it."""
+    j = dependent(tasks, rank, noise)
+    j = j + 0.5 * j[:, :1]  # mostly a common descent direction
+    solution = f.cagrad(j @ j.mT, rescale=False)
+    assert solution.solved.all()
+    assert (solution.residual <= 1e-8).all()
+    for rows, c in zip(j, solution.weights, strict=True):
+        reached, mean = (rows @ (c @ rows)).amin().item(), rows.mean(0)
+        assert (c @ rows - mean).norm() <= 0.4 * mean.norm() * (1 + 1e-9)
+        assert reached >= cagrad_value(rows, 0.4) - 3e-4 * (rows.norm(dim=1).amin() * mean.norm()).item()
+
+
+@pytest.mark.usefixtures("sight")
+def test_cagrad_has_no_jumps_near_stationarity() -> None:
+    """Two gradients turn until they are opposite: what is best on the sphere becomes the nearest direction."""
+    offs = torch.logspace(-7, -1, 600, dtype=torch.float64)
+    j = torch.tensor([[1.0, 0.3], [-1.0, -0.3], [-0.1, 1.0]], dtype=torch.float64).repeat(600, 1, 1)
+    j[:, 1, 1] += offs
+    d = (f.cagrad_weights(j @ j.mT, rescale=False).unsqueeze(-2) @ j).squeeze(-2)
+    radius = 0.4 * j.mean(1).norm(dim=-1)
+    assert ((d[1:] - d[:-1]).norm(dim=-1) <= 0.1 * radius[1:]).all()
+    torch.testing.assert_close(d[0] @ j[0, 0], torch.zeros((), dtype=torch.float64), rtol=0, atol=1e-6)  # no conflict
+    torch.testing.assert_close((d - j.mean(1)).norm(dim=-1)[-1], radius[-1])
+
+
+def test_cagrad_without_a_ball_or_without_gradients_is_the_mean() -> None:
+    for gram, alpha in ((grams("crowded", 5, 4), 0.0), (torch.zeros(3, 4, 4), 0.4), (torch.zeros(3, 4, 4), 0.0)):
+        solution = f.cagrad(gram, alpha=alpha, rescale=False)
+        assert solution.solved.all()
+        assert (solution.residual == 0).all()
+        torch.testing.assert_close(solution.weights, torch.full_like(solution.weights, 0.25))
+
+
 @pytest.mark.parametrize("tasks", SIZES)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "absent"])
 def test_upgrad_satisfies_its_kkt_conditions(kind: str, tasks: int) -> None:
@@ -155,6 +241,35 @@ def test_upgrad_satisfies_its_kkt_conditions(kind: str, tasks: int) -> None:
     if tasks <= 3 and kind in REGULAR[:2]:
         expected = torch.stack([brute_upgrad(g) for g in gram])
         torch.testing.assert_close(solution.weights, expected, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.usefixtures("sight")
+@pytest.mark.parametrize(("tasks", "rank", "noise"), DEPENDENT)
+def test_dependent_gradients_as_least_squares(tasks: int, rank: int, noise: float) -> None:
+    """UPGrad's projections and MGDA's shortest vector are non-negative least squares, which scipy solves, too."""
+    j = dependent(tasks, rank, noise)
+    upgrad, mgda = f.upgrad(j @ j.mT), f.mgda(j @ j.mT)
+    assert upgrad.solved.all()
+    assert mgda.solved.all()
+    for rows, c, w in zip(j, upgrad.weights, mgda.weights, strict=True):
+        across = rows.T.numpy()
+        projected = [row + rows.T @ torch.from_numpy(nnls(across, -row.numpy())[0]) for row in rows]
+        expected = torch.stack(projected).mean(0)
+        torch.testing.assert_close(c @ rows, expected, rtol=0, atol=1e-6 * rows.norm().item())
+        x = nnls(np.vstack((across, np.ones(tasks))), np.append(np.zeros(across.shape[0]), 1.0))[0]
+        shortest = torch.from_numpy(x / x.sum()) @ rows
+        torch.testing.assert_close(w @ rows, shortest, rtol=0, atol=1e-6 * rows.norm().item())
+
+
+@pytest.mark.usefixtures("sight")
+@pytest.mark.parametrize("tasks", [3, 8, 16, 32, 64])
+def test_all_but_parallel_gradients(tasks: int) -> None:
+    """In float32 their products differ by rounding alone, and every support seems as good as any other."""
+    generator = torch.Generator().manual_seed(tasks)
+    j = torch.randn(4, 1, 200, generator=generator) + 1e-4 * torch.randn(4, tasks, 200, generator=generator)
+    for solution in (f.mgda(j @ j.mT), f.upgrad(j @ j.mT)):
+        assert solution.solved.all()
+        assert (solution.residual <= 1e-6).all()
 
 
 def brute_upgrad(gram: Tensor) -> Tensor:

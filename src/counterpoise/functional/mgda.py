@@ -10,7 +10,7 @@ from .gram import Solution, Unit, answer, no_bookkeeping, ratios, rounded, unit
 def mgda(gram: Tensor) -> Solution:
     """min wᵀGw on the simplex.
 
-    For x ≥ 0 the optimality conditions of min ½xᵀGx − Σx are those of a multiple of w: a complementarity problem.
+    `solved` is False only for what is not a Gram matrix: the weights are on the simplex then, and no more is promised.
     Residual: max_i (wᵀGw − (Gw)_i) / (‖g_i‖ √Σ w_j²G_jj), the optimality gap against the rounding of its terms.
     """
     weights, parts, unsolved = _solve(gram)
@@ -40,8 +40,12 @@ def _solve(gram: Tensor) -> tuple[Tensor, Unit, Tensor]:
 
 
 def min_norm(parts: Unit) -> tuple[Tensor, Tensor]:
-    """Min-norm weights over the gradients that are not zero (none: zero), and where the solver did not end."""
+    """Min-norm weights over the gradients that are not zero (none: zero), and where the solver did not end.
+
+    For x ≥ 0 the optimality conditions of min ½xᵀCx + ½(rᵀx − 1)², r = smallest norm / norm, are those of a multiple
+    of the weights: a complementarity problem, whose x stays below 1/r even where the shortest vector vanishes.
+    """
     ratio = ratios(parts)
-    x, unsolved = complementarity(parts.cosines, -ratio)
+    x, unsolved = complementarity(torch.addcmul(parts.cosines, ratio, ratio.mT), -ratio)
     weights = x * ratio
     return weights / weights.sum(-2, keepdim=True).clamp_min(1e-300), unsolved

@@ -10,8 +10,9 @@ from .gram import Solution, Unit, answer, mean_weights, no_bookkeeping, rounded,
 def upgrad(gram: Tensor) -> Solution:
     """The mean of the projections of the g_i on {d : ⟨g_j, d⟩ ≥ 0 for all j}.
 
-    The projection of g_i is g_i + Σ x_j g_j with x ≥ 0, ⟨g_j, d⟩ ≥ 0 and one of the two zero for each j. Residual: the
-    worst negative product ⟨g_j, d_i⟩ / (‖g_j‖‖g_i‖), or product with x_j, over all projections.
+    The projection of g_i is g_i + Σ x_j g_j with x ≥ 0, ⟨g_j, d⟩ ≥ 0 and one of the two zero for each j. `solved` is
+    False only for what is not a Gram matrix: the weights are finite and not negative then, and no more is promised.
+    Residual: the worst negative product ⟨g_j, d_i⟩ / (‖g_j‖‖g_i‖), or product with x_j, over all projections.
     """
     weights, parts, x, unsolved = _solve(gram)
     cosines = parts.exact
