@@ -337,8 +337,9 @@ def test_gradvac_is_the_replay_and_reaches_its_similarity(tasks: int) -> None:
         torch.testing.assert_close(new[b], expected)
 
 
+@pytest.mark.usefixtures("sight")
 @pytest.mark.parametrize("tasks", SIZES)
-@pytest.mark.parametrize("kind", [*REGULAR, "crowded"])
+@pytest.mark.parametrize("kind", [*REGULAR, "duplicated"])
 def test_imtl_g_projects_equally(kind: str, tasks: int) -> None:
     gram = grams(kind, 50, tasks)
     solution = f.imtl_g(gram)
@@ -351,6 +352,35 @@ def test_imtl_g_projects_equally(kind: str, tasks: int) -> None:
     sums = torch.where(solution.solved, total, solution.weights.abs().sum(-1))
     torch.testing.assert_close(sums, torch.ones_like(sums), rtol=1e-6, atol=0)
     assert (projections >= -1e-9 * x.norm(dim=-1, keepdim=True)).all()  # never an ascent direction
+
+
+@pytest.mark.usefixtures("sight")
+@pytest.mark.parametrize(
+    ("tasks", "rank", "noise"), [(3, 2, 0.0), (5, 3, 0.0), (8, 4, 0.0), (8, 4, 1e-9), (16, 8, 0.0)]
+)
+def test_imtl_g_is_the_pseudo_inverse_for_dependent_gradients(tasks: int, rank: int, noise: float) -> None:
+    j = dependent(tasks, rank, noise)
+    j = j * torch.logspace(-2, 2, tasks, dtype=torch.float64).unsqueeze(-1)
+    gram = j @ j.mT
+    solution = f.imtl_g(gram)
+    assert not solution.solved.any()  # no direction but zero projects equally on all
+    cosines, norms = unit(gram)
+    expected = torch.linalg.pinv(cosines, rtol=1e-10, hermitian=True).sum(-1) / norms
+    total, size = expected.sum(-1, keepdim=True), expected.abs().sum(-1, keepdim=True)
+    expected = expected / torch.where(total > 1e-6 * size, total, size)
+    torch.testing.assert_close(solution.weights, expected, rtol=1e-6, atol=1e-8)
+    for one, each in zip(gram, expected, strict=True):
+        torch.testing.assert_close(f.imtl_g_weights(one), each, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.usefixtures("sight")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_imtl_g_steps_where_one_gradient_is_the_sum_of_others(dtype: torch.dtype) -> None:
+    j = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=dtype)
+    third = torch.full((3,), 1 / 3, dtype=dtype)
+    torch.testing.assert_close(f.imtl_g_weights(j @ j.T), third)
+    opposite = torch.tensor([[1.0, 0.0], [-2.0, 0.0]], dtype=dtype)
+    torch.testing.assert_close(f.imtl_g_weights(opposite @ opposite.T) @ opposite, torch.zeros(2, dtype=dtype))
 
 
 @pytest.mark.parametrize("tasks", [2, 3, 8])
@@ -494,6 +524,8 @@ def test_permutation_equivariance(name: str, seed: int, tasks: int, kind: str) -
 @pytest.mark.parametrize("kind", ["regular", "conflicting", "crowded"])
 @pytest.mark.parametrize("name", ["mgda", "upgrad", "nash", "imtl-g"])
 def test_no_conflict_where_it_is_promised(name: str, kind: str, tasks: int) -> None:
+    if (name, kind) == ("imtl-g", "crowded"):
+        kind = "duplicated"  # otherwise nothing is promised for dependent gradients
     gram = grams(kind, 40, tasks)
     w = SOLVERS[name](gram)
     norms = gram.diagonal(dim1=-2, dim2=-1).sqrt()

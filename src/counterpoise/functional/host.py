@@ -12,6 +12,7 @@ from torch import Tensor
 from .gram import looking_is_free
 
 LARGEST = 8
+LARGE = 1e-4  # a solution times the ridge, from which on gradients may depend on each other
 Matrix = list[list[float]]
 
 
@@ -32,14 +33,17 @@ def cosines_of(gram: Tensor) -> tuple[Matrix, list[float]] | None:
 
 
 def imtl_g(gram: Tensor, ridge: float) -> list[float] | None:
-    """α ∝ G⁻¹√diag(G) with Σα = 1."""
+    """α ∝ G⁻¹√diag(G) with Σα = 1, for gradients that do not depend on each other."""
     found = cosines_of(gram)
     if found is None:
         return None
     cosines, norms = found
     for i, row in enumerate(cosines):
         row[i] = 1.0 + ridge
-    weights = [x / n for x, n in zip(_solve(cosines, [1.0] * len(norms)), norms, strict=True)]
+    scaled = _solve(cosines, [1.0] * len(norms))
+    if not max(map(abs, scaled)) < LARGE / ridge:
+        return None
+    weights = [x / n for x, n in zip(scaled, norms, strict=True)]
     total = sum(weights)
     return [w / total for w in weights] if total > 1e-6 * sum(map(abs, weights)) else None
 

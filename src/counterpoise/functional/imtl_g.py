@@ -4,19 +4,35 @@ import torch
 from torch import Tensor
 
 from . import host
-from .gram import Solution, Unit, answer, answer_dtype, no_bookkeeping, ratios, ridge_of, rounded, unit
+from .gram import (
+    Solution,
+    Unit,
+    answer,
+    answer_dtype,
+    identity,
+    looking_is_free,
+    no_bookkeeping,
+    ratios,
+    ridge_of,
+    rounded,
+    unit,
+)
+
+PURIFICATIONS = 4
 
 
 def imtl_g(gram: Tensor) -> Solution:
-    """Σα = 1 and ⟨g_i, d⟩/‖g_i‖ equal for all i: α ∝ G⁻¹√diag(G), the limit of a vanishing ridge where G is singular.
+    """Σα = 1 and ⟨g_i, d⟩/‖g_i‖ equal for all i: α ∝ G⁻¹√diag(G), that is ‖g_i‖α_i = x_i with Cx = 1, C the cosines.
 
-    Σα of the unnormalised solution, for which all projections are positive, may be negative or vanish for T ≥ 3:
-    dividing by it would turn the direction around. Where it is below a millionth of Σ|α| the answer is divided by Σ|α|
-    instead, and `solved` is False. A zero gradient gets weight 0. Residual: the spread of the projections, relative to
-    √Σ α_j²G_jj.
+    Where gradients depend on each other (eigenvalues of C below ten times its ridge), often no direction but zero
+    projects equally on all. There x = C⁺1, the pseudo-inverse: projections as equal as can be, in least squares,
+    whatever the scales; and `solved` is False. If even these all but vanish, as for two opposite gradients, d is zero.
+
+    Σα of the unnormalised solution may be negative or vanish for T ≥ 3: dividing by it would turn the direction around.
+    Where it is below a millionth of Σ|α| the answer is divided by Σ|α| instead, and `solved` is False, too. A zero
+    gradient gets weight 0. Residual: the spread of the projections, relative to √Σ α_j²G_jj.
     """
     weights, parts, scaled, sound = _solve(gram)
-    scaled = torch.where(parts.inverse > 0, scaled, 0.0)
     projections = torch.bmm(parts.exact, scaled)
     usable = parts.inverse > 0
     high = torch.where(usable, projections, -torch.inf).amax(-2)
@@ -36,8 +52,31 @@ def imtl_g_weights(gram: Tensor) -> Tensor:
 @no_bookkeeping
 def _solve(gram: Tensor) -> tuple[Tensor, Unit, Tensor, Tensor]:
     parts = unit(gram)
-    scaled = torch.linalg.solve_ex(parts.cosines, torch.ones_like(parts.norms))[0]
+    ones = torch.ones_like(parts.norms) if parts.present is None else (parts.inverse > 0).to(parts.norms.dtype)
+    scaled = torch.linalg.solve_ex(parts.cosines, ones)[0]
+    equal: Tensor | bool = True
+    if not (looking_is_free(scaled) and bool(scaled.abs().amax() < host.LARGE / parts.ridge)):
+        scaled, equal = _least_squares(parts, ones, scaled)
     weights = scaled * (parts.inverse if parts.present is None else ratios(parts))
     total, size = weights.sum(-2, keepdim=True), weights.norm(1, -2, keepdim=True)
     sound = total > 1e-6 * size
-    return weights / torch.where(sound, total, size), parts, scaled, sound
+    return weights / torch.where(sound, total, size), parts, scaled, sound & equal
+
+
+def _least_squares(parts: Unit, ones: Tensor, scaled: Tensor) -> tuple[Tensor, Tensor]:
+    """x = C⁺1, and whether it is C⁻¹1; `scaled`, for which d vanishes, where next to nothing is left of it.
+
+    τ(C + τ)⁻¹ is 1 where C vanishes, and nearly 0 elsewhere: McWeeny's purification makes it the projection on what C
+    does not reach. An eigendecomposition would do the same, but wait for the device.
+    """
+    eye = identity(parts.cosines)
+    tau = 10 * parts.ridge
+    lost = torch.linalg.solve_ex(parts.exact + tau * eye, (tau * eye).expand_as(parts.cosines))[0]
+    for _ in range(PURIFICATIONS):
+        square = torch.bmm(lost, lost)
+        lost = torch.baddbmm(square, square, lost, beta=3.0, alpha=-2.0)
+    kept = eye - lost
+    reached = torch.bmm(kept, ones)
+    x = torch.bmm(kept, torch.linalg.solve_ex(parts.cosines, reached)[0])
+    share = (ones * reached).sum(-2, keepdim=True) / ones.sum(-2, keepdim=True).clamp_min(1.0)
+    return torch.where(share > 1e-4, x, scaled), (share > 1 - 1e-6) | (share <= 1e-4)
