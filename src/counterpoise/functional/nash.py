@@ -27,15 +27,18 @@ SMALL = 3e-6  # a relative step after which the error, its square, is below 1e-1
 def fairgrad(gram: Tensor, *, alpha: float = 1.0) -> Solution:
     """Gw = w^{−1/α}, w > 0: the stationary point of ½wᵀGw − Σφ(w_i) with φ' = w^{−1/α}.
 
-    No solution exists where some a ≥ 0, a ≠ 0 has Ga = 0 (opposite gradients, Pareto stationarity): there, and where
-    Newton's method did not end, the answer is MGDA's min-norm weights and `solved` is False. A zero gradient gets
-    weight 0. For α ≠ 1, norms more than about ten decades apart are beyond float64.
+    No solution exists where some a ≥ 0, a ≠ 0 has Ga = 0 (opposite gradients, Pareto stationarity): there, where G is
+    too near to that for its precision (two gradients whose cosine is below −1 + 5e-7 in float32, −1 + 2e-12 in
+    float64), and where Newton's method did not end (on a device, whose rounds are few, three or more tasks nearer than
+    about 1e-4), the answer is MGDA's min-norm weights and `solved` is False. So it is for α ≠ 1 with norms more than
+    about ten decades apart, and for small α where tasks conflict and w^{−1/α} is below rounding. A zero gradient gets
+    weight 0.
     Residual: the largest `|w_i^{1/α} (Gw)_i − 1|`.
     """
     power = 1 / alpha
     weights, parts, solved = _solve(gram, power)
     x = torch.where(parts.inverse > 0, weights * parts.norms, 1.0)
-    target = _factor(parts, power) * x ** (1 - power)
+    target = (x * _inverse(parts)) ** (1 - power)
     residual = (x * torch.bmm(parts.cosines, x) / target - 1).abs().amax(-2)
     return answer(gram, weights, residual, solved)
 
@@ -77,6 +80,10 @@ def _newton(parts: Unit) -> tuple[Tensor, Tensor]:
     halves = torch.full_like(parts.norms, 0.5)
     x = cosines.sum(-1, keepdim=True).clamp_min(0.25).rsqrt()
     x = x * (x * torch.bmm(cosines, x)).clamp_min(0.25).rsqrt()
+    if not looking_is_free(cosines):
+        # With few rounds, start where the ray through x has its solution: for two tasks that is all.
+        curvature = torch.bmm(x.mT, torch.bmm(cosines, x))
+        x = x * (x.shape[-2] / curvature.clamp_min(1e-14)).sqrt()
     for _ in range(64 if looking_is_free(cosines) else 14):
         terms = cosines * (x * x.mT)
         z = torch.linalg.solve_ex(terms + eye, halves)[0].mul_(2.0)  # 1 + y = 2z
@@ -92,20 +99,20 @@ def _newton(parts: Unit) -> tuple[Tensor, Tensor]:
     # What cancellation leaves of the sums tells a solution from a runaway towards one at infinity.
     products = torch.bmm(cosines.abs(), x) * x
     off = (x * torch.bmm(cosines, x) - 1).abs()
-    solved = (off <= 1e-8 + 1e-14 * products) & (products <= 0.1 / parts.ridge)
+    solved = (off <= 1e-8 + 1e-14 * products) & (products <= _largest(parts))
     return x, solved.all(-2, keepdim=True)
 
 
 def _newton_of_power(parts: Unit, power: float) -> tuple[Tensor, Tensor]:
-    """The same for x_i (Cx)_i = b_i(x), b = ‖g‖^{p−1} x^{1−p}."""
-    cosines, factor = parts.cosines, _factor(parts, power)
-    x = factor ** (1 / (1 + power))
+    """The same for x_i (Cx)_i = b_i(x), b = w^{1−p}."""
+    cosines, inverse = parts.cosines, _inverse(parts)
+    x = inverse ** ((1 - power) / (1 + power))
     for _ in range(limit(80, cosines)):
         # Along a ray the problem is one-dimensional: go to its solution first.
         curvature = (x * torch.bmm(cosines, x)).sum(-2, keepdim=True)
-        ray = ((factor * x ** (1 - power)).sum(-2, keepdim=True) / curvature) ** (1 / (1 + power))
+        ray = (((x * inverse) ** (1 - power)).sum(-2, keepdim=True) / curvature) ** (1 / (1 + power))
         x = torch.where(ray.isfinite(), x * ray, x)
-        target = factor * x ** (1 - power)
+        target = (x * inverse) ** (1 - power)
         terms = cosines * (x * x.mT)
         rest = target - terms.sum(-1, keepdim=True)
         hessian = terms + torch.diag_embed((power * target).squeeze(-1))
@@ -116,8 +123,14 @@ def _newton_of_power(parts: Unit, power: float) -> tuple[Tensor, Tensor]:
             break
         x = torch.addcmul(x, x, torch.where(length > 0.25, y / (1 + length), y)).clamp(1e-100, 1e100)
     left = (terms.abs().sum(-1, keepdim=True) / target).amax(-2, keepdim=True)
-    return x + x * y, done & (left < 0.1 / parts.ridge)
+    return x + x * y, done & (left < _largest(parts))
 
 
-def _factor(parts: Unit, power: float) -> Tensor:
-    return torch.where(parts.inverse > 0, parts.norms, 1.0) ** (power - 1)
+def _largest(parts: Unit) -> float:
+    """The terms that may cancel to 1: beyond, rounding of the given matrix leaves not even its sign of the rest."""
+    return min(1e12, 4 / parts.ridge)
+
+
+def _inverse(parts: Unit) -> Tensor:
+    """1/‖g‖, with which w = x/‖g‖; 1 where absent or zero."""
+    return parts.inverse if parts.present is None else torch.where(parts.inverse > 0, parts.inverse, 1.0)
