@@ -78,6 +78,20 @@ def test_an_overflow_reaches_the_scaler() -> None:
 
 
 @pytest.mark.parametrize("name", GRAM)
+def test_a_gradient_whose_square_overflows_is_not_absent(name: str) -> None:
+    """It is finite itself, but cannot be compared: no step, rather than one for the other tasks alone."""
+    w = torch.ones(3, requires_grad=True)
+    balancer = cp.make(name, 3)
+    balancer.backward([1e20 * w[0], w[1], w[2] - w[1]], shared=[w])
+    assert w.grad is not None
+    assert w.grad.isnan().all()
+    w.grad = None
+    balancer.backward([1e18 * w[0], w[1], None], shared=[w])
+    assert w.grad is not None
+    assert torch.isfinite(w.grad).all()
+
+
+@pytest.mark.parametrize("name", GRAM)
 def test_under_autocast(name: str) -> None:
     """Forward in bfloat16, called inside the autocast region: the Gram matrix is still taken in full precision."""
     net = Net(torch.float32)

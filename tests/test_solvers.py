@@ -591,6 +591,15 @@ def test_upgrad_is_linear_under_scaling() -> None:
     torch.testing.assert_close(at(2 * a + 3 * b), 2 * at(a) + 3 * at(b), rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.usefixtures("sight")
+@pytest.mark.parametrize("name", SOLVERS)
+def test_an_empty_batch_has_an_empty_answer(name: str) -> None:
+    assert SOLVERS[name](torch.zeros(2, 0, 3, 3)).shape == (2, 0, 3)
+    if name in ("mgda", "cagrad", "nash", "upgrad"):
+        solution = getattr(f, name)(torch.zeros(0, 3, 3))
+        assert [part.shape for part in solution] == [(0, 3), (0,), (0,)]
+
+
 def test_shapes_are_checked() -> None:
     with pytest.raises(ValueError, match=r"shape \(…, T, T\), got \(3, 4\)"):
         f.mgda_weights(torch.zeros(3, 4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, get_args
 
@@ -119,7 +120,12 @@ class Aggregation(Balancer):
 
     def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[Tensor | None, Row]:
         """The weights c (None where the direction is not Σ c_i g_i), and the direction. The rows may be spent."""
-        weights = self.solve(self._gram(grads, seen), seen)
+        gram = self._gram(grads, seen)
+        weights = self.solve(gram, seen)
+        squares = gram.diagonal(dim1=-2, dim2=-1)
+        if not (looking_is_free(gram) and math.isfinite(squares.sum().item())):
+            # A gradient that is not finite, or whose square is beyond the range of its precision, is not an absent one.
+            weights = torch.where(self._sound(squares, seen), weights, self._spoilt(seen))
         return weights, gradients.combine(grads.rows, gradients.chosen(weights, grads.slots), grads.stacks)
 
     def multipliers(self, losses: Tensor, learning: bool) -> Tensor | None:

@@ -25,8 +25,10 @@ class SDMGrad(Aggregation):
     .. math:: \min_w \tfrac12 \|g_w + \lambda g_0\|^2 \quad\text{on the simplex},
        \qquad d = \frac{g_w + \lambda g_0}{1 + \lambda}
 
-    by `iterations` projected momentum steps from the last step's w. The paper draws independent batches for the two
-    factors of the Gram matrix, which makes its gradient in w unbiased; here both come from the one batch of the loop.
+    by `iterations` projected momentum steps from the last step's w. The default `lr` is too long for these to settle at
+    the minimum, 0.3 to 1 is not (see `counterpoise.functional.sdmgrad_weights`). The paper draws independent batches
+    for the two factors of the Gram matrix, which makes its gradient in w unbiased; here both come from the one batch of
+    the loop.
 
     Example:
         >>> w = torch.zeros(2, requires_grad=True)

@@ -83,6 +83,8 @@ def _plain(squares: Tensor) -> bool:
         return False
     if squares.numel() <= 64:  # a few numbers are faster compared one by one
         values = squares.flatten().tolist()
+        if not values:
+            return True
         low, high = min(values), max(values)
         if any(value != value for value in values):  # NaN
             return False

@@ -55,13 +55,17 @@ def _solve(gram: Tensor) -> tuple[Tensor, Unit, Tensor, Tensor]:
     ones = torch.ones_like(parts.norms) if parts.present is None else (parts.inverse > 0).to(parts.norms.dtype)
     scaled = torch.linalg.solve_ex(parts.cosines, ones)[0]
     equal = None
-    if not (looking_is_free(scaled) and torch.linalg.vector_norm(scaled, torch.inf).item() < host.LARGE / parts.ridge):
+    if not (looking_is_free(scaled) and _largest(scaled) < host.LARGE / parts.ridge):
         scaled, equal = _least_squares(parts, ones, scaled)
     weights = scaled * (parts.inverse if parts.present is None else ratios(parts))
     total, size = weights.sum(-2, keepdim=True), weights.norm(1, -2, keepdim=True)
     sound = total > 1e-6 * size
     weights = weights / torch.where(sound, total, size)
     return weights, parts, scaled, sound if equal is None else sound & equal
+
+
+def _largest(values: Tensor) -> float:
+    return torch.linalg.vector_norm(values, torch.inf).item() if values.numel() else 0.0
 
 
 def _least_squares(parts: Unit, ones: Tensor, scaled: Tensor) -> tuple[Tensor, Tensor]:
