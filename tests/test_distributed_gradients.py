@@ -84,7 +84,8 @@ def train(name: str, case: str, world: int, rank: int | None) -> list[Tensor]:
         rest = net.parameters() if case == "features" else net.heads.parameters()
         cp.average_gradients(() if name == "auto-lambda" else rest)
         record += [value, *(torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in net.parameters())]
-        record += [] if balancer.weights is None else [balancer.weights]
+        nobody = case == "a batch without labels" and step == 1  # where a group may say None, and one process zeros
+        record += [] if balancer.weights is None or nobody else [balancer.weights]
         state = [t for key, t in balancer.state_dict().items() if case != "features" or "memory" not in key]
         record += [t.clone() for t in state if isinstance(t, Tensor)]
         with torch.no_grad():
@@ -117,6 +118,25 @@ def local_mode(rank: int, world: int) -> list[Tensor]:
     mean = torch.cat([p.grad.flatten() for p in net.trunk.parameters() if p.grad is not None])
     assert balancer.weights is not None
     return [balancer.weights, mine, mean]
+
+
+def own_direction(name: str, ranks: str, lost: bool) -> Tensor:
+    """The direction of a first step in which the second task may be absent."""
+    w = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    second = None if lost else 5 * w[1] - w[0]
+    cp.make(name, 3, ranks=ranks).double().backward([w[0].square() + w[1], second, w[2].exp()], shared=[w])
+    return torch.zeros(3) if w.grad is None else w.grad
+
+
+def nobody_is_there(rank: int) -> list[Tensor]:
+    """One rank goes through the network for tasks that do not count, the others have none."""
+    w = torch.ones(1, 2, requires_grad=True)
+    least = cp.CAGrad(2, weighting=cp.Static(2, weights=[0.0, 1.0]))
+    least.backward([w[0, 0], None] if rank == 0 else [None, None], shared=[w])
+    stacked = cp.CAGrad(2, batch_shape=(1,))
+    given = [w[:, 0], w[:, 1]] if rank == 0 else [None, None]
+    stacked.backward(given, shared=[w], counts=torch.zeros(1, 2))
+    return [torch.zeros_like(w) if w.grad is None else w.grad]
 
 
 class Whole(torch.nn.Module):
@@ -212,6 +232,8 @@ def worker(rank: int, world: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
     results: dict[Any, Any] = {key: train(*key, world, rank) for key in cases()}
     results["local"] = local_mode(rank, world)
+    results["local, absent"] = {name: own_direction(name, "local", lost=rank == 1) for name in NAMES}
+    results["nobody"] = nobody_is_there(rank)
     results["ddp exact"], results["ddp local"] = (beside_ddp(rank, world, ranks) for ranks in ("exact", "local"))
     results["fsdp"], results["fsdp, absent"] = (beside_fsdp(rank, world, absent=absent) for absent in (False, True))
     results["refusals"] = refusals(world)
@@ -247,6 +269,21 @@ def test_local_mode_is_the_mean_of_the_ranks_directions(outcome: tuple[int, list
         balancer.backward(net.losses(x[part], y[part])[0], shared=net.trunk.parameters())
         torch.testing.assert_close(result["local"][0], balancer.weights)
         torch.testing.assert_close(result["local"][2], mean)
+
+
+def test_a_task_that_is_absent_on_a_rank_is_absent_in_its_local_direction(
+    outcome: tuple[int, list[dict[Any, Any]]],
+) -> None:
+    _, ranks = outcome
+    for name in NAMES:
+        if name not in ("graddrop", "moco", "excess-mtl"):  # which draw, or go by the losses of all ranks
+            expected = own_direction(name, "exact", lost=True)
+            torch.testing.assert_close(ranks[1]["local, absent"][name], expected, msg=name)
+        assert all(torch.isfinite(rank["local, absent"][name]).all() for rank in ranks), name
+
+
+def test_a_step_that_counts_nowhere_ends_on_all_ranks(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
+    assert all(not grad.any() for rank in outcome[1] for grad in rank["nobody"])
 
 
 def single_process(ranks: str, mask: Tensor) -> list[Tensor]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from trunk_and_heads import ALL, GRAM, TASKS, Net, batch, flat, jacobian, same
 
@@ -225,3 +225,19 @@ def test_a_loss_times_nothing_leaves_nothing(name: str) -> None:
         length = flat(net).norm()
         assert torch.isfinite(length)
         assert bool(length > 0) is bool(factor)
+
+
+@pytest.mark.parametrize("at", ["shared", "features"])
+@pytest.mark.parametrize("name", [name for name in cp.methods("gradient") if name != "auto-lambda"])
+def test_a_network_in_half_precision_gets_gradients_of_its_own(name: str, at: str) -> None:
+    trunk = nn.Linear(4, 8).to(torch.bfloat16)
+    heads = [nn.Linear(8, 1).to(torch.bfloat16) for _ in range(2)]
+    balancer = cp.make(name, 2)
+    for _ in range(2):
+        z = trunk(torch.randn(16, 4, dtype=torch.bfloat16)).relu()
+        place: dict[str, Any] = {"features": z} if at == "features" else {"shared": trunk.parameters()}
+        balancer.backward([(head(z) - 1).square().mean().float() for head in heads], **place)
+    assert trunk.weight.grad is not None
+    assert trunk.weight.grad.dtype == torch.bfloat16
+    assert torch.isfinite(trunk.weight.grad).all()
+    assert trunk.weight.grad.any()

@@ -356,3 +356,39 @@ def test_the_gradient_of_a_float32_parameter_stays_finite_beyond_its_range(name:
             found.append(grad.double().clamp(-largest, largest))
         torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-3)
         torch.testing.assert_close(found[2], found[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["bpgs", "kendall", "kendall-l1", "imtl-l"])
+def test_a_parameter_may_be_wider_than_the_losses(name: str) -> None:
+    found = []
+    for wide in (False, True):
+        balancer = cp.make(name, 2)
+        balancer = balancer.double() if wide else balancer
+        for losses in ([1.0, 2.0], [3.0, 0.5]):
+            balancer.zero_grad()
+            balancer(torch.tensor(losses, requires_grad=True)).backward()
+        (grad,) = [p.grad for p in balancer.parameters()]
+        assert grad is not None
+        assert grad.dtype == (torch.float64 if wide else torch.float32)
+        found.append(grad.double())
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", cp.methods("loss"))
+def test_constants_may_stand_where_no_task_has_samples(name: str) -> None:
+    zeros = torch.zeros(3)
+    for given in (zeros, list(zeros)):
+        loss = prepared(name, NAMES)(given, counts=torch.zeros(3))
+        loss.backward()
+        assert float(loss.detach()) == 0.0
+
+
+def test_constants_with_samples_are_still_no_losses() -> None:
+    loss = cp.UWO(2)([torch.tensor(1.0), torch.tensor(2.0)], counts=torch.ones(2))
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        loss.backward()
+    w = torch.ones(2, 2, requires_grad=True)
+    balancer = cp.PCGrad(2, batch_shape=(2,))
+    balancer.backward([w[:, 0], torch.zeros(2)], shared=[w], counts=torch.tensor([[1, 0], [1, 0]]))
+    assert w.grad is not None
+    assert w.grad.tolist() == [[1.0, 0.0], [1.0, 0.0]]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.optim.swa_utils import AveragedModel
 from toy import EPOCH, needs, problem, shared
 
@@ -385,3 +386,25 @@ def test_memory_moves_and_loads_with_the_rest(name: str) -> None:
         torch.testing.assert_close(value.double(), run.balancer.state_dict()[key], rtol=0, atol=1e-6)
     run.balancer.reset()
     assert not any("memory" in key for key in run.balancer.state_dict())
+
+
+@pytest.mark.parametrize("name", ["moco", "db-mtl", "excess-mtl"])
+def test_memory_is_found_by_name_and_fits_its_tasks(name: str) -> None:
+    run, other = Run(name), Run(name)
+    for one in (run, other):
+        one.step()
+    saved = get_model_state_dict(nn.ModuleDict({"balancer": run.balancer}))
+    assert sum("memory" in key for key in saved) == 2
+    set_model_state_dict(nn.ModuleDict({"balancer": other.balancer}), saved)
+    states = run.balancer.state_dict(), other.balancer.state_dict()
+    torch.testing.assert_close(*states, rtol=0, atol=0, equal_nan=True)
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*memory\.first"):
+        run.balancer.load_state_dict(run.balancer.state_dict() | {"memory.first": torch.zeros(1)})
+    narrow = {key: value.half() if "memory" in key else value for key, value in run.balancer.state_dict().items()}
+    run.balancer.reset()
+    run.balancer.load_state_dict(narrow)
+    assert all(value.dtype == torch.float32 for key, value in run.balancer.state_dict().items() if "memory" in key)
+    more = {key: torch.cat((value, value)) for key, value in narrow.items() if "memory" in key}
+    run.balancer.load_state_dict(narrow | more)
+    with pytest.raises(ValueError, match="earlier ones had"):
+        run.step()

@@ -603,3 +603,51 @@ def test_an_empty_batch_has_an_empty_answer(name: str) -> None:
 def test_shapes_are_checked() -> None:
     with pytest.raises(ValueError, match=r"shape \(…, T, T\), got \(3, 4\)"):
         f.mgda_weights(torch.zeros(3, 4))
+
+
+@pytest.mark.parametrize("distance", [3e-3, 1e-3, 1e-4])
+def test_imtl_g_of_dependent_gradients_is_the_pseudo_inverse_alone_and_in_company(distance: float) -> None:
+    rows = torch.randn(3, 50, dtype=torch.float64)
+    rows[2] = 2 * rows[0] + distance * rows[2]
+    gram = (rows @ rows.mT).float()
+    norms = gram.double().diagonal().sqrt()
+    cosines = gram.double() / torch.outer(norms, norms)
+    expected = torch.linalg.pinv(cosines, atol=1e-5, rtol=0.0, hermitian=True).sum(-1) / norms
+    expected = (expected / expected.sum()).float()
+    opposite = torch.tensor([[1.0, -1.0, 0.0], [-1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    for found in (f.imtl_g_weights(gram), f.imtl_g_weights(torch.stack((gram, opposite)))[0]):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("distance", [1e-5, 1e-6, 1e-7])
+def test_cagrad_is_solved_for_all_but_opposite_gradients(distance: float) -> None:
+    rows = torch.randn(300, 3, 8, dtype=torch.float64)
+    rows[:, -1] = -rows[:, 0] + distance * rows[:, -1]
+    solution = f.cagrad(rows @ rows.mT, alpha=0.4)
+    assert solution.solved.all()
+    assert solution.residual.max() < 1e-6
+
+
+def test_a_matrix_that_rounding_makes_singular_is_solved_and_one_with_nan_is_not() -> None:
+    above = 1 + 8 * 2**-23  # the ridge makes this one exactly singular
+    singular = torch.tensor([[1.0, above], [above, 1.0]])
+    broken = torch.tensor([[1.0, torch.nan], [torch.nan, 1.0]])
+    for solve in (f.mgda, f.cagrad, f.upgrad):
+        assert solve(singular).solved
+        assert solve(singular).weights.sum() > 0.9
+        assert not solve(broken).solved
+
+
+def test_what_a_solution_says_can_be_used_in_a_graph() -> None:
+    gram = torch.eye(2)
+    for solve in (f.mgda, f.cagrad, f.upgrad, f.nash, f.fairgrad, f.imtl_g):
+        value = torch.ones((), requires_grad=True)
+        torch.where(solve(gram).solved, value, 0.0).backward()
+        assert value.grad == 1.0
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (3, 2)])
+def test_a_matrix_that_is_not_square_is_refused(shape: tuple[int, int]) -> None:
+    for weigh in (f.mgda_weights, f.cagrad_weights, f.nash_weights, f.imtl_g_weights, f.upgrad_weights):
+        with pytest.raises(ValueError, match="a Gram matrix has shape"):
+            weigh(torch.ones(shape))

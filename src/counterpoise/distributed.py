@@ -35,6 +35,13 @@ def average(losses: Tensor, counts: Tensor | None, group: dist.ProcessGroup | No
     return value / count, share
 
 
+def at_home(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """What a rank without any loss brings: nothing told it the device, but NCCL takes no tensor of the CPU."""
+    if values.device.type == "cpu" and active(group) and dist.get_backend(group) == dist.Backend.NCCL:
+        return values.cuda()
+    return values
+
+
 def on_this_rank(step: Step, share: Tensor, losses: Tensor) -> tuple[Step, Step]:
     """A step on mean losses in the precision of this rank's own, and the same as these see it: weights times share."""
     dtype = result_dtype(losses)

@@ -244,6 +244,11 @@ def combine(rows: list[Row], weights: Tensor | None, stacks: Row | None = None) 
     return result
 
 
+def in_precision_of(targets: Sequence[Tensor], row: Row) -> Row:
+    """A row whose gradients have the precision of what they are gradients of."""
+    return [None if grad is None else grad.to(target.dtype) for target, grad in zip(targets, row, strict=True)]
+
+
 def accumulate(leaves: Sequence[Tensor], grads: Row) -> None:
     """Adds gradients to `.grad`, as backward does."""
     old, new = [], []

@@ -110,7 +110,7 @@ def _sampled(counts: object, values: Tensor) -> Tensor:
         raise TypeError(f"counts must be a tensor of shape {shape}, got {type(counts).__name__}")
     if counts.shape != shape:
         raise ValueError(f"counts have shape {tuple(counts.shape)}, expected {shape}: one for each task")
-    return counts.to(values.device, non_blocking=True) > 0
+    return counts.to(values.device, non_blocking=values.device.type != "cpu") > 0
 
 
 def check_graphs(values: Tensor, slots: Slots, inputs: tuple[Tensor, ...], tasks: tuple[str, ...]) -> None:

@@ -14,7 +14,7 @@ def fitted(gradient: Tensor, dtype: torch.dtype) -> Tensor:
     if gradient.dtype == dtype:
         return gradient
     limit = torch.finfo(dtype).max
-    return gradient.clamp(-limit, limit).to(dtype)
+    return (gradient.clamp(-limit, limit) if limit < torch.finfo(gradient.dtype).max else gradient).to(dtype)
 
 
 class Objective(torch.autograd.Function):

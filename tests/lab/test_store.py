@@ -44,12 +44,12 @@ def test_a_run_killed_at_any_moment_ends_bit_identical(tmp_path: Path) -> None:
     execute(one, tmp_path / "calm")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["counterpoise.lab.engine.stacks"])
-    for attempt in range(1, 40):
+    for attempt in range(1, 80):
         worker = context.Process(
             target=execute, args=(one, tmp_path / "killed"), kwargs={"checkpoint_seconds": 0.0}, daemon=True
         )
         worker.start()
-        worker.join(draw.uniform(0.0, 0.2 * attempt))  # longer and longer: on a slow machine too it gets somewhere
+        worker.join(draw.uniform(0.0, 0.05 * attempt))  # longer and longer: on a slow machine too it gets somewhere
         worker.kill()
         worker.join()
         if worker.exitcode == 0:

@@ -1,5 +1,6 @@
 """Auto-Lambda: weights that a validation batch would want."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Unpack
@@ -10,6 +11,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from .. import distributed, gradients
 from ..deferred import Factor
+from ..functional.gram import looking_is_free
 from ..losses import Losses, check_graphs, gather, of_samples
 from ..own_adam import OwnAdam
 from ..registry import register
@@ -97,7 +99,7 @@ class AutoLambda(Aggregation):
         if any(gradients.sharded(target) for target in targets):
             raise ValueError("AutoLambda does not know sharded parameters (FSDP)")
         with torch.autocast(targets[0].device.type, enabled=False):
-            step, roots, seen = self._weigh(losses, counts, scaler, targets[0].dtype, **needs)
+            step, roots, seen = self._weigh(losses, counts, scaler, targets[0], **needs)
             row = gradients.all_at_once(roots, targets, retain_graph)
             if self._exact():
                 row = self._whole(row, targets, average=True)
@@ -191,8 +193,9 @@ def _moved(targets: Sequence[Tensor], changes: gradients.Row, factor: float | Te
 
 def _where_sound(row: gradients.Row) -> tuple[gradients.Row, Tensor | bool]:
     """The row, zero if anything in it is not finite, and whether all is: BatchNorm must see no infinite parameters."""
-    finite = [torch.isfinite(g).all() for g in row if g is not None]
-    if not finite:
+    given = [g for g in row if g is not None]
+    if not given or (looking_is_free(given[0]) and math.isfinite(sum(g.sum().item() for g in given))):
         return row, True
+    finite = [torch.isfinite(g).all() for g in given]
     sound = torch.stack(finite).all()
     return [None if g is None else torch.where(sound, g, 0.0) for g in row], sound

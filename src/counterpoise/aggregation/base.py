@@ -164,11 +164,11 @@ class Aggregation(Balancer):
         """
         place = self._place(shared, features)
         with torch.autocast(place.targets[0].device.type, enabled=False):
-            step, roots, seen = self._weigh(losses, counts, scaler, place.targets[0].dtype, **needs)
+            step, roots, seen = self._weigh(losses, counts, scaler, place.targets[0], **needs)
             weights: Tensor | None = torch.ones_like(step.weights)
             if not self.compares(seen):
                 self._add_up(roots, place, retain_graph)
-            elif roots or (self._exact() and bool(seen.present.any())):  # a rank with roots need not look
+            elif roots or self._exact():  # others may have some
                 weights = self._compare(roots, place, retain_graph, seen)
         self._last.weights = None if weights is None else step.weights * weights.to(step.weights.dtype)
         return step.objective
@@ -229,12 +229,18 @@ class Aggregation(Balancer):
         losses: Losses,
         counts: Tensor | None,
         scaler: GradScaler | Factor | None,
-        dtype: torch.dtype,
+        target: Tensor,
         **needs: Any,
     ) -> tuple[Step, list[Root], Seen]:
-        """The loss-space step, θ's gradient included, and where the backward passes start. `dtype` is the network's."""
+        """The loss-space step, θ's gradient included, and where the backward passes start.
+
+        Without any loss, `target` says on what device and in what precision to answer.
+        """
         learning = self.learning
-        values, slots, inputs = gather(losses, self.tasks, self.batch_shape, self._device(), dtype)
+        device = self._device()
+        values, slots, inputs = gather(losses, self.tasks, self.batch_shape, device, target.dtype)
+        if not inputs and device is None:
+            values = values.to(target.device)
         if self.strict:
             check_finite(values, slots, self.tasks, counts)
         if counts is not None:
@@ -250,7 +256,8 @@ class Aggregation(Balancer):
         if multipliers is not None:
             step, local = (s._replace(weights=s.weights * multipliers.to(s.weights.dtype)) for s in (step, local))
         flow = local.weights if scale is None else local.weights * scale
-        seen = Seen(mean, step.weights, (step.weights != 0) & torch.isfinite(mean), scale, learning)
+        there = values if self.ranks == "local" else mean
+        seen = Seen(mean, step.weights, (step.weights != 0) & torch.isfinite(there), scale, learning)
         return step, self._roots(values, slots, inputs, flow), seen
 
     def _loss_space(
@@ -277,12 +284,14 @@ class Aggregation(Balancer):
         if slots is None:
             cut_not_finite(values, slots, tuple(inputs))
             each = torch.diag_embed(flow).to(inputs[0].dtype).unbind(-2)
-            return [Root(i, inputs[0], grad) for i, grad in enumerate(each) if i not in absent]
+            return [
+                Root(i, inputs[0], grad) for i, grad in enumerate(each) if i not in absent and inputs[0].requires_grad
+            ]
         columns = flow.unbind(-1)
         return [
             Root(slot, loss, columns[slot].to(loss.dtype))
             for slot, loss in zip(slots, inputs, strict=True)
-            if slot not in absent
+            if slot not in absent and loss.requires_grad
         ]
 
     def _compare(self, roots: Sequence[Root], place: Place, keep: bool, seen: Seen) -> Tensor | None:

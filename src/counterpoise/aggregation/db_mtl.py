@@ -63,7 +63,8 @@ class DBMTL(Aggregation):
         norms = self._summed(gradients.squares(rows, len(self.batch_shape)), grads).sqrt()
         weights = torch.where(norms > 0, norms.amax(-1, keepdim=True) / norms, 0.0)
         weights = torch.where(sound, weights, self._spoilt(seen)) * some  # a batch without labels moves nothing
-        return None, gradients.combine(rows, weights if seen.scale is None else weights * seen.scale)
+        direction = gradients.combine(rows, weights if seen.scale is None else weights * seen.scale)
+        return None, gradients.in_precision_of(grads.targets, direction)
 
     @torch.no_grad()
     def reset(self) -> None:

@@ -66,7 +66,7 @@ class GradDrop(Aggregation):
         columns = zip(*grads.rows, strict=True)
         direction = [self._drop(column, leaks, position) for position, column in enumerate(columns)]
         if seen.learning:
-            self.counter += 1
+            self.counter += seen.present.any(-1)
         return None, direction
 
     def _drop(self, column: Sequence[Tensor | None], leaks: Sequence[float], position: int) -> Tensor | None:

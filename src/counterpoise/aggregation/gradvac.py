@@ -55,7 +55,7 @@ class GradVac(PCGrad):
         self.register_buffer("phi", torch.zeros(*self.shape, len(self.tasks)))
 
     def solve(self, gram: Tensor, seen: Seen) -> Tensor:
-        weights, phi = gradvac_weights(gram, self.phi, self._order(seen.learning), beta=self.beta)
+        weights, phi = gradvac_weights(gram, self.phi, self._order(seen), beta=self.beta)
         if seen.learning:
             self.phi.copy_(torch.where(self._counts(gram, seen).unsqueeze(-1), phi, self.phi))
         return weights

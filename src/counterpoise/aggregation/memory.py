@@ -29,11 +29,12 @@ class Memory(nn.Module):
                 torch.zeros(tasks, *target.shape, dtype=dtype, device=target.device)
                 for target, dtype in zip(targets, dtypes, strict=True)
             ]
-        found, expected = [tuple(h.shape[1:]) for h in self.held], [tuple(t.shape) for t in targets]
+        found, expected = [tuple(h.shape) for h in self.held], [(tasks, *t.shape) for t in targets]
         if found != expected:
             raise ValueError(
-                f"the gradients have shapes {expected}, but earlier ones had {found}: compare tasks at the same place "
-                f"in every step, and call reset() after changing it (with features=, that is a fixed batch size)"
+                f"the gradients of all tasks have shapes {expected}, but earlier ones had {found}: compare tasks at "
+                f"the same place in every step, and call reset() after changing it (with features=, that is a fixed "
+                f"batch size)"
             )
         # A checkpoint may have been loaded to another device.
         self.held = [memory.to(target.device) for memory, target in zip(self.held, targets, strict=True)]
@@ -64,14 +65,30 @@ class Memory(nn.Module):
         self.held = [fn(memory) for memory in self.held]
         return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]
 
+    def __getattr__(self, name: str) -> Any:
+        """`memory.0`, by which torch's distributed checkpoints look up what a state dict names."""
+        held = self.__dict__.get("held", ())
+        return held[int(name)] if name.isdecimal() and int(name) < len(held) else super().__getattr__(name)
+
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         destination.update({f"{prefix}{index}": memory for index, memory in enumerate(self.held)})
 
     @torch.no_grad()
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        names = sorted((key for key in state_dict if key.startswith(prefix)), key=lambda key: int(key[len(prefix) :]))
-        saved = [state_dict[name] for name in names]
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        numbers = [key.removeprefix(prefix) for key in state_dict if key.startswith(prefix)]
+        unexpected_keys += [prefix + number for number in numbers if strict and not number.isdecimal()]
+        saved = [state_dict[prefix + number] for number in sorted(filter(str.isdecimal, numbers), key=int)]
         if [memory.shape for memory in saved] != [memory.shape for memory in self.held]:
-            self.held = [torch.empty_like(memory) for memory in saved]
+            dtypes = [torch.promote_types(memory.dtype, torch.float32) for memory in saved]
+            self.held = [torch.empty_like(memory, dtype=dtype) for memory, dtype in zip(saved, dtypes, strict=True)]
         for memory, old in zip(self.held, saved, strict=True):
             memory.copy_(old)  # in place: a captured graph knows these

@@ -74,7 +74,8 @@ class MoCo(Aggregation):
             self.lam.copy_(torch.where(sound & some, lam, self.lam))
             self.step.add_((sound & some)[..., 0])
         lam = torch.where(sound, lam, self._spoilt(seen)) * some  # a batch without labels moves nothing
-        return None, gradients.combine(rows, lam if seen.scale is None else lam * seen.scale)
+        direction = gradients.combine(rows, lam if seen.scale is None else lam * seen.scale)
+        return None, gradients.in_precision_of(grads.targets, direction)
 
     @torch.no_grad()
     def reset(self) -> None:

@@ -48,14 +48,14 @@ class PCGrad(Aggregation):
         self.register_buffer("counter", torch.zeros(self.batch_shape, dtype=torch.long))
 
     def solve(self, gram: Tensor, seen: Seen) -> Tensor:
-        return pcgrad_weights(gram, self._order(seen.learning))
+        return pcgrad_weights(gram, self._order(seen))
 
-    def _order(self, learning: bool) -> Tensor:
+    def _order(self, seen: Seen) -> Tensor:
         """For each task, the order in which it meets the others."""
         tasks = len(self.tasks)
         draws = uniform(self.seed, self.counter, tasks * tasks).view(*self.batch_shape, tasks, tasks)
-        if learning:
-            self.counter += 1
+        if seen.learning:
+            self.counter += seen.present.any(-1)
         return draws.argsort(-1)
 
     @torch.no_grad()

@@ -96,5 +96,5 @@ def on(free: Tensor, matrix: Tensor, eye: Tensor) -> Tensor:
 
 
 def negative(signs: Tensor, x: Tensor) -> Tensor:
-    """What is negative beyond rounding."""
-    return signs < x.abs().amax(-2, keepdim=True) * -1e-13
+    """What is negative beyond rounding, or no number."""
+    return ~(signs >= x.abs().amax(-2, keepdim=True) * -1e-13)

@@ -116,7 +116,8 @@ def no_bookkeeping(solver: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(solver)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         if torch.compiler.is_compiling():
-            return solver(*args, **kwargs)
+            with torch.no_grad():
+                return solver(*args, **kwargs)
         with torch.inference_mode():
             return solver(*args, **kwargs)
 
@@ -130,7 +131,7 @@ def rounded(gram: Tensor, weights: Tensor) -> Tensor:
 
 def answer(gram: Tensor, weights: Tensor, residual: Tensor, solved: Tensor) -> Solution:
     batch = gram.shape[:-2]
-    return Solution(rounded(gram, weights), residual.reshape(batch), solved.reshape(batch))
+    return Solution(rounded(gram, weights), residual.reshape(batch), solved.reshape(batch).clone())
 
 
 def limit(rounds: int, tensor: Tensor) -> int:

@@ -12,13 +12,12 @@ from torch import Tensor
 from .gram import looking_is_free
 
 LARGEST = 8
-LARGE = 1e-4  # a solution times the ridge, from which on gradients may depend on each other
 Matrix = list[list[float]]
 
 
 def cosines_of(gram: Tensor) -> tuple[Matrix, list[float]] | None:
     """Cosines and norms, where all gradients are present and of comparable size."""
-    if gram.dim() != 2 or gram.shape[0] > LARGEST or not looking_is_free(gram):
+    if gram.dim() != 2 or gram.shape[0] != gram.shape[1] or gram.shape[0] > LARGEST or not looking_is_free(gram):
         return None
     rows: Matrix = gram.tolist()
     squares = [row[i] for i, row in enumerate(rows)]
@@ -32,17 +31,18 @@ def cosines_of(gram: Tensor) -> tuple[Matrix, list[float]] | None:
     return cosines, norms
 
 
-def imtl_g(gram: Tensor, ridge: float) -> list[float] | None:
-    """α ∝ G⁻¹√diag(G) with Σα = 1, for gradients that do not depend on each other."""
+def imtl_g(gram: Tensor, ridge: float, largest: float) -> list[float] | None:
+    """α ∝ G⁻¹√diag(G) with Σα = 1, for gradients that do not depend on each other: the trace of C⁻¹ tells."""
     found = cosines_of(gram)
     if found is None:
         return None
     cosines, norms = found
     for i, row in enumerate(cosines):
         row[i] = 1.0 + ridge
-    scaled = _solve(cosines, [1.0] * len(norms))
-    if not max(map(abs, scaled)) < LARGE / ridge:
+    inverse = torch.linalg.inv_ex(torch.tensor(cosines, dtype=torch.float64))[0].tolist()
+    if not 0 < sum(row[i] for i, row in enumerate(inverse)) < largest:
         return None
+    scaled = [sum(row) for row in inverse]
     weights = [x / n for x, n in zip(scaled, norms, strict=True)]
     total = sum(weights)
     return [w / total for w in weights] if total > 1e-6 * sum(map(abs, weights)) else None

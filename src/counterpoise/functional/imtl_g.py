@@ -24,8 +24,8 @@ PURIFICATIONS = 4
 def imtl_g(gram: Tensor) -> Solution:
     """Σα = 1 and ⟨g_i, d⟩/‖g_i‖ equal for all i: α ∝ G⁻¹√diag(G), that is ‖g_i‖α_i = x_i with Cx = 1, C the cosines.
 
-    Where gradients depend on each other (eigenvalues of C below ten times its ridge), often no direction but zero
-    projects equally on all. There x = C⁺1, the pseudo-inverse: projections as equal as can be, in least squares,
+    Where gradients depend on each other (an eigenvalue of C below 1e-5, or 1e-12 in float64), often no direction but
+    zero projects equally on all. There x = C⁺1, the pseudo-inverse: projections as equal as can be, in least squares,
     whatever the scales; and `solved` is False. If even these all but vanish, as for two opposite gradients, d is zero.
 
     Σα of the unnormalised solution may be negative or vanish for T ≥ 3: dividing by it would turn the direction around.
@@ -43,7 +43,8 @@ def imtl_g(gram: Tensor) -> Solution:
 
 def imtl_g_weights(gram: Tensor) -> Tensor:
     """The weights of `imtl_g`: (…, T, T) in, (…, T) out."""
-    single = host.imtl_g(gram, ridge_of(gram))
+    ridge = ridge_of(gram)
+    single = host.imtl_g(gram, ridge, 0.1 / _cut(ridge))
     if single is not None:
         return torch.tensor(single, dtype=answer_dtype(gram))
     return rounded(gram, _solve(gram)[0])
@@ -53,9 +54,11 @@ def imtl_g_weights(gram: Tensor) -> Tensor:
 def _solve(gram: Tensor) -> tuple[Tensor, Unit, Tensor, Tensor]:
     parts = unit(gram)
     ones = torch.ones_like(parts.norms) if parts.present is None else (parts.inverse > 0).to(parts.norms.dtype)
-    scaled = torch.linalg.solve_ex(parts.cosines, ones)[0]
+    right = torch.cat((ones, identity(parts.cosines).expand_as(parts.cosines)), -1)
+    solved = torch.linalg.solve_ex(parts.cosines, right)[0]
+    scaled, inverse = solved[..., :1], solved[..., 1:]
     equal = None
-    if not (looking_is_free(scaled) and _largest(scaled) < host.LARGE / parts.ridge):
+    if not (looking_is_free(gram) and _are_regular(inverse, 0.1 / _cut(parts.ridge))):
         scaled, equal = _least_squares(parts, ones, scaled)
     weights = scaled * (parts.inverse if parts.present is None else ratios(parts))
     total, size = weights.sum(-2, keepdim=True), weights.norm(1, -2, keepdim=True)
@@ -64,8 +67,15 @@ def _solve(gram: Tensor) -> tuple[Tensor, Unit, Tensor, Tensor]:
     return weights, parts, scaled, sound if equal is None else sound & equal
 
 
-def _largest(values: Tensor) -> float:
-    return torch.linalg.vector_norm(values, torch.inf).item() if values.numel() else 0.0
+def _cut(ridge: float) -> float:
+    """Eigenvalues of the cosines below this count as zero. Half precision has a ridge beyond any eigenvalue."""
+    return 10 * min(ridge, 1e-4)
+
+
+def _are_regular(inverse: Tensor, largest: float) -> bool:
+    """Whether no eigenvalue is near the cut: the trace of the inverse is the sum of their reciprocals."""
+    trace = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
+    return bool(((trace > 0) & (trace < largest)).all())
 
 
 def _least_squares(parts: Unit, ones: Tensor, scaled: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,7 +85,7 @@ def _least_squares(parts: Unit, ones: Tensor, scaled: Tensor) -> tuple[Tensor, T
     does not reach. An eigendecomposition would do the same, but wait for the device.
     """
     eye = identity(parts.cosines)
-    tau = 10 * parts.ridge
+    tau = _cut(parts.ridge)
     lost = torch.linalg.solve_ex(parts.exact + tau * eye, (tau * eye).expand_as(parts.cosines))[0]
     for _ in range(PURIFICATIONS):
         square = torch.bmm(lost, lost)

@@ -39,7 +39,7 @@ def fairgrad(gram: Tensor, *, alpha: float = 1.0) -> Solution:
     weights, parts, solved = _solve(gram, power)
     x = torch.where(parts.inverse > 0, weights * parts.norms, 1.0)
     target = (x * _inverse(parts)) ** (1 - power)
-    residual = (x * torch.bmm(parts.cosines, x) / target - 1).abs().amax(-2)
+    residual = (x * torch.bmm(parts.cosines, x) / target - 1).abs().nan_to_num(1.0).amax(-2)  # 0/0: a weight of 0
     return answer(gram, weights, residual, solved)
 
 

@@ -42,9 +42,11 @@ class Weighting(Balancer):
             check_finite(values, slots, self.tasks, counts)
         if counts is not None:
             values = of_samples(values, counts)
+        if not inputs:
+            values = distributed.at_home(values, self.process_group)
         step, local = self.take_step(values, counts, learning, **needs)
         self._last.weights = step.weights
-        if not inputs and learned is None:  # something to differentiate by, so that backward still runs
+        if learned is None and _nothing_to_differentiate(values, inputs, counts):  # backward runs nevertheless
             slots, inputs = None, (torch.zeros_like(values, requires_grad=True),)
         return Objective.apply(  # type: ignore[no-any-return, no-untyped-call]
             local, learned, self.linear, slots, cut_not_finite(values, slots, inputs), *inputs
@@ -100,3 +102,12 @@ class Weighting(Balancer):
                 if held is not None and held.is_floating_point():
                     break
         return (None, None) if held is None else (held.device, held.dtype)
+
+
+def _nothing_to_differentiate(values: Tensor, inputs: Sequence[Tensor], counts: Tensor | None) -> bool:
+    """Whether all tasks are absent and have no graph: no loss was given, or constants behind which are no samples."""
+    if not inputs or counts is None:
+        return not inputs
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or any(loss.requires_grad for loss in inputs):
+        return False
+    return not bool(torch.isfinite(values).any())

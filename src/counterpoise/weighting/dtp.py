@@ -85,7 +85,7 @@ class DTP(Weighting):
             if bool(((values[..., slot] < 0) | (values[..., slot] > 1)).any()):
                 given = values[..., slot].tolist()
                 raise ValueError(f"the indicator of task {task!r} is {given}, expected a number in (0, 1)")
-        return values.detach().to(self.kappa, non_blocking=True)
+        return values.detach().to(self.kappa, non_blocking=self.kappa.device.type != "cpu")
 
     @torch.no_grad()
     def reset(self) -> None:
