@@ -106,8 +106,10 @@ class Weighting(Balancer):
 
 def _nothing_to_differentiate(values: Tensor, inputs: Sequence[Tensor], counts: Tensor | None) -> bool:
     """Whether all tasks are absent and have no graph: no loss was given, or constants behind which are no samples."""
-    if not inputs or counts is None:
-        return not inputs
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or any(loss.requires_grad for loss in inputs):
+    if not inputs:
+        return True
+    if counts is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return False
+    if any(loss.requires_grad for loss in inputs):
         return False
     return not bool(torch.isfinite(values).any())
