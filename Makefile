@@ -54,7 +54,7 @@ format: .venv/ready
 
 .venv-lowest/ready: Makefile
 	$(PYTHON) -m venv .venv-lowest
-	.venv-lowest/bin/pip install --quiet torch==2.4.0 "numpy<2" hypothesis mpmath pytest
+	.venv-lowest/bin/pip install --quiet torch==2.4.0 "numpy<2" hypothesis mpmath pytest scipy
 	touch $@
 
 clean:
