@@ -8,6 +8,7 @@ from torch import Tensor
 from trunk_and_heads import ALL, GRAM, TASKS, Net, batch, flat, jacobian, same
 
 import counterpoise as cp
+from counterpoise import gradients
 
 
 @pytest.mark.parametrize("passes", ["loop", "batched"])
@@ -169,3 +170,12 @@ def test_the_graph_is_freed_or_kept() -> None:
     balancer.backward(losses, shared=net.trunk.parameters())
     with pytest.raises(RuntimeError, match="second time"):
         balancer.backward(losses, shared=net.trunk.parameters())
+
+
+@pytest.mark.parametrize("tasks", [3, 6])
+def test_products_of_long_gradients_keep_their_digits(tasks: int) -> None:
+    """A Gram matrix of parallel gradients has cosines of 1, to the digits that the solvers count on."""
+    row = torch.randn(1 << 22)
+    gram = gradients.gram([[row * (i + 1)] for i in range(tasks)], 0)
+    norms = gram.diagonal().sqrt()
+    assert (gram / torch.outer(norms, norms) - 1).abs().max() < 5e-7

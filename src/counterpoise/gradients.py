@@ -19,6 +19,9 @@ SMALL = 1 << 16  # tensors below this size are concatenated before their product
 
 FEW = 4  # rows that are combined one by one rather than as a matrix, on a CPU
 PIECE = 1 << 12  # the length of the pieces into which a device cuts long products
+LONG = (
+    1 << 18
+)  # the longest sum that a CPU takes in single precision: longer ones lose the digits that solvers count on
 
 
 class Root(NamedTuple):
@@ -341,6 +344,9 @@ def _on_cpu(rows: Sequence[Row]) -> bool:
 
 def _dots(rows: Sequence[Tensor]) -> Tensor:
     """The products of a few long rows one by one: on a CPU, six times as fast as a product of so narrow matrices."""
+    if len(rows[0]) > LONG:
+        pieces = zip(*(row.split(LONG) for row in rows), strict=True)
+        return torch.stack([_dots(piece).double() for piece in pieces]).sum(0)
     size = len(rows)
     upper = {(i, j): torch.dot(rows[i], rows[j]) for i in range(size) for j in range(i, size)}
     return torch.stack([upper[min(i, j), max(i, j)] for i in range(size) for j in range(size)]).view(size, size)
@@ -355,6 +361,8 @@ def _square(parts: list[Tensor], lead: int) -> Tensor:
 def _products(flat: Tensor) -> Tensor:
     """flat·flatᵀ for a few very long rows. A device would give such a product to a single block: cut it into many."""
     length = flat.shape[-1]
+    if flat.device.type == "cpu" and length > LONG:
+        return torch.stack([(piece @ piece.mT).double() for piece in flat.split(LONG, -1)]).sum(0)
     pieces = length // PIECE
     if flat.device.type == "cpu" or flat.dim() > 2 or pieces < 2:
         return flat @ flat.mT
