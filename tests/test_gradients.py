@@ -172,10 +172,10 @@ def test_the_graph_is_freed_or_kept() -> None:
         balancer.backward(losses, shared=net.trunk.parameters())
 
 
-@pytest.mark.parametrize("tasks", [3, 6])
+@pytest.mark.parametrize("tasks", [3, 5])
 def test_products_of_long_gradients_keep_their_digits(tasks: int) -> None:
     """A Gram matrix of parallel gradients has cosines of 1, to the digits that the solvers count on."""
     row = torch.randn(1 << 22)
-    gram = gradients.gram([[row * (i + 1)] for i in range(tasks)], 0)
+    gram = gradients.gram([[row * 1.1 * (i + 1)] for i in range(tasks)], 0)
     norms = gram.diagonal().sqrt()
     assert (gram / torch.outer(norms, norms) - 1).abs().max() < 5e-7

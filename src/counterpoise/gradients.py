@@ -19,9 +19,7 @@ SMALL = 1 << 16  # tensors below this size are concatenated before their product
 
 FEW = 4  # rows that are combined one by one rather than as a matrix, on a CPU
 PIECE = 1 << 12  # the length of the pieces into which a device cuts long products
-LONG = (
-    1 << 18
-)  # the longest sum that a CPU takes in single precision: longer ones lose the digits that solvers count on
+LONG = 1 << 18  # the longest sum that a CPU takes in single precision: solvers count on digits that longer ones lose
 
 
 class Root(NamedTuple):
