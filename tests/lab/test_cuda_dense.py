@@ -4,6 +4,7 @@ import itertools
 import math
 import warnings
 from dataclasses import replace
+from statistics import median
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from counterpoise.lab.data.normals import KINECT, normals
 from counterpoise.lab.data.scenes import scenes
 from counterpoise.lab.engine import Recipe, Run, spec
 from counterpoise.lab.engine.dense import DenseTrainer
-from counterpoise.lab.engine.graphs import Replayed
+from counterpoise.lab.engine.graphs import WARM_UP, Replayed
 from counterpoise.lab.studies.dense import BPGS, KENDALL, NASH, PROTOCOL, STATIC, UWSO
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -76,11 +77,12 @@ def test_a_replay_draws_its_dropout_anew(compiled: str, monkeypatch: pytest.Monk
     replayed = Replayed(step, lambda: None)
     one.network.train()
     seen = []
-    for _ in range(8):
+    for _ in range(WARM_UP + 8):
         replayed()
         seen.append(float(found[0]))
     assert replayed.graph is not None
-    assert min(abs(a - b) for a, b in itertools.combinations(seen, 2)) > 1e-5 * seen[0]
+    apart = [abs(a - b) for a, b in itertools.combinations(seen[WARM_UP:], 2)]
+    assert median(apart) > 1e-4 * seen[0]  # with the same dropout, rounding leaves less than 1e-6
 
 
 @pytest.mark.parametrize("method", [BPGS, NASH], ids=lambda r: r.name)

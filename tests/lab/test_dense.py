@@ -195,6 +195,15 @@ def test_weights_of_inverse_losses_cancel_a_factor(double: None) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-8)
 
 
+def test_a_factor_cancels_before_it_meets_half_precision() -> None:
+    schedule = replace(SCHEDULE, epochs=1, lr=0.0, lr_end=0.0, precision="bf16")
+    usual, scaled = (trained(run(recipe("uw-o"), schedule=schedule, factor_seg=f)) for f in (1.0, 1e3))
+    for ours, theirs in zip(usual.network.parameters(), scaled.network.parameters(), strict=True):
+        assert ours.grad is not None
+        assert theirs.grad is not None
+        assert (ours.grad - theirs.grad).norm() <= 1e-4 * ours.grad.norm()  # a bf16 number has 4e-3
+
+
 def test_the_best_epoch_is_kept_and_patience_stops() -> None:
     schedule = replace(SCHEDULE, epochs=9, lr=0.0, lr_end=0.0, patience=2, monitor="-total_loss", min_delta=1.0)
     trainer = trained(run(STATIC, schedule=schedule))

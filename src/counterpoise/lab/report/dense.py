@@ -62,7 +62,8 @@ def _bars(study: Study, condition: Condition, frame: pd.DataFrame, metric: str) 
         mean, sd = values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0
         edges = ([mean - sd], [mean + sd]) if sd else (None, None)
         marks.append(Bars(method, [place], [mean], look(method), 0.75, *edges))
-        marks.append(Dots("", np.full(len(values), place), values, Look("ink", "."), 3, faint=True))
+        if len(values) > 1:
+            marks.append(Dots("", np.full(len(values), place), values, Look("ink", "."), 3, faint=True))
         theirs = study.paper.get(metric, {}).get(method, {}).get(condition.key)
         if theirs:
             said[place] = theirs[0]
