@@ -1,10 +1,15 @@
 """Gram matrices of every kind: regular, crowded, conflicting, scaled, degenerate."""
 
+import itertools
+
 import torch
 from torch import Tensor
 
 KINDS = ("regular", "crowded", "conflicting", "scaled", "duplicated", "opposite", "zero", "absent")
 REGULAR = ("regular", "conflicting", "scaled")  # those where every method has its solution
+SIZES = (1, 2, 3, 5, 8, 16)
+# Tasks, rank, noise.
+DEPENDENT = [(4, 2, 0.0), (8, 4, 1e-4), (10, 6, 0.0), (16, 8, 0.0), (16, 8, 1e-4), (32, 16, 0.0), (32, 16, 1e-4)]
 
 
 def jacobians(kind: str, batch: int, tasks: int, seed: int = 0) -> Tensor:
@@ -39,3 +44,17 @@ def unit(gram: Tensor) -> tuple[Tensor, Tensor]:
     """Cosines and norms."""
     norms = gram.diagonal(dim1=-2, dim2=-1).sqrt()
     return gram / norms.unsqueeze(-1) / norms.unsqueeze(-2), norms
+
+
+def dependent(tasks: int, rank: int, noise: float, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Six Jacobians of a rank below T, or of full rank by `noise` alone."""
+    generator = torch.Generator().manual_seed(tasks + rank)
+    j = torch.randn(6, tasks, rank, generator=generator, dtype=torch.float64)
+    rest = torch.randn(6, tasks, tasks, generator=generator, dtype=torch.float64)
+    return torch.cat((j, noise * rest), -1).to(dtype)
+
+
+def simplex_grid(tasks: int, steps: int) -> Tensor:
+    """All points of the simplex whose entries are multiples of 1/steps."""
+    points = [p for p in itertools.product(range(steps + 1), repeat=tasks) if sum(p) == steps]
+    return torch.tensor(points, dtype=torch.float64) / steps
