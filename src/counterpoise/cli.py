@@ -215,6 +215,8 @@ def show(
 
     store = Store(out)
     if study == SATURATION:
+        if quick or not (seeds is None and epochs is None and data is None):
+            fail("saturation is one table of all runs as the paper has them: it takes --out and --device alone")
         found = saturation.anywhere(charted(), store, device and _known(device))
         if len(found):
             console.print(saturation.terminal(found))

@@ -127,6 +127,10 @@ def test_the_chart_is_shown_of_every_device(tmp_path: Path) -> None:
     shown = call("show", "saturation", "--out", str(tmp_path)).output
     assert all(f"Yeast, {device}" in shown for device in ("cpu", "cuda"))
     assert call("show", "saturation", "--out", str(tmp_path), "--device", "cuda").output.count("Yeast") == 1
+    for option in (("--seeds", "42"), ("--epochs", "3"), ("--quick",), ("--data", "scenes")):
+        refused = call("show", "saturation", "--out", str(tmp_path), *option)
+        assert refused.exit_code == 2
+        assert "takes --out and --device alone" in refused.output
 
 
 def test_a_diverged_run_is_listed_without_a_score(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Tabular runs: held against plain PyTorch, stacks against their runs, and what is reported against what is watched."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,13 +27,6 @@ from .test_trainer import trained
 
 SHORT = replace(AUTHORS, epochs=3, batch_size=16, warmup_steps=3, patience=None)
 SMALL: dict[str, Any] = {"width": 8, "depth": 2, "head": 4}
-
-
-@pytest.fixture
-def double() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def run(

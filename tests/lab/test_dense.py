@@ -4,7 +4,6 @@ import gc
 import io
 import math
 import weakref
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,19 +36,6 @@ from .test_store import files
 TASKS = ("seg", "depth", "normals")
 SCENES = {"train": 9, "held_out": 3, "height": 32, "width": 32}
 SCHEDULE = replace(PROTOCOL, epochs=2, batch_size=4, warmup_steps=2, precision="fp32")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@pytest.fixture
-def double() -> Iterator[None]:
-    """Adam makes a whole step of a gradient that is nearly 0, and pooling a choice between equals: chance in single."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def run(method: Recipe, *, schedule: Schedule = SCHEDULE, seed: int = 42, **options: Any) -> Run:

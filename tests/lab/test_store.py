@@ -21,11 +21,6 @@ from counterpoise.lab.studies.base import AUTHORS, BPGS, KENDALL, UWSO
 METHODS = [BPGS, KENDALL, UWSO, recipe("rlw"), recipe("dwa"), recipe("famo")]  # every kind of state there is
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def stack(epochs: int = 6, seeds: int = 2) -> Stack:
     data, schedule = spec("scale-stress", scale=10.0), replace(AUTHORS, epochs=epochs, patience=4)
     runs = [Run("test", data, spec("mlp"), m, seed, schedule) for m in METHODS for seed in range(seeds)]

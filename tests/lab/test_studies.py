@@ -22,11 +22,6 @@ from counterpoise.lab.studies.base import BPGS, UWSO
 from counterpoise.lab.studies.select import parse_seeds, select
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def means(study: str, methods: Sequence[str]) -> dict[tuple[str, str], float]:
     """The mean macro scores at the paper's seeds, in the paper's columns."""
     found, chosen = STUDIES[study], {}

@@ -1,7 +1,6 @@
 """One trainer for all: held against plain PyTorch, and a stack against its runs one by one."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -22,19 +21,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "scale-stress": {"scale": 100.0},
     "heterogeneous": {"regime": "conflict"},
 }
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@pytest.fixture
-def double() -> Iterator[None]:
-    """In double precision: Adam makes a whole step of a gradient that is nearly 0, and in single its sign is chance."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def run(

@@ -1,10 +1,8 @@
 """NYUv2 ablation (§5.3): the batch-aware chart and the calibrated start, each with and without."""
 
-from dataclasses import replace
-
 from .base import Study
 from .claims import Claim, ahead, below, score
-from .dense import KENDALL, METRICS, MODEL, PROTOCOL, SEEDS, bpgs, only, paper, row_claims
+from .dense import KENDALL, METRICS, MODEL, SEEDS, SHORT, bpgs, only, paper, row_claims
 
 PAPER = paper(
     "half",
@@ -76,7 +74,7 @@ STUDY = Study(
     methods=METHODS,
     seeds=SEEDS,
     ten=SEEDS,
-    schedule=replace(PROTOCOL, epochs=60, monitor="-total_loss"),
+    schedule=SHORT,
     model=MODEL,
     metrics=METRICS,
     layout="metrics",

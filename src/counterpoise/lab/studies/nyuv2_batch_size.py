@@ -1,10 +1,8 @@
 """NYUv2, batch size (appendix): the chart is anchored on the batch, so batches of 4, 8 and 16."""
 
-from dataclasses import replace
-
 from .base import Condition, Study
 from .claims import Claim, all_of, score, variation
-from .dense import BPGS, HALF, MODEL, PROTOCOL, SEEDS, bpgs_alone
+from .dense import BPGS, HALF, MODEL, SEEDS, SHORT, bpgs_alone
 
 SIZES = (4, 8, 16)
 KEYS = tuple(f"bs={size}" for size in SIZES)
@@ -39,7 +37,7 @@ STUDY = Study(
     methods={"BPGS": BPGS},
     seeds=SEEDS,
     ten=SEEDS,
-    schedule=replace(PROTOCOL, epochs=60, monitor="-total_loss"),
+    schedule=SHORT,
     model=MODEL,
     metrics=(*METRICS, "theta_max"),
     brief=True,

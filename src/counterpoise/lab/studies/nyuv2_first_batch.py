@@ -1,11 +1,9 @@
 """NYUv2, first batch (appendix): BPGS is calibrated on one batch, so other first batches."""
 
-from dataclasses import replace
-
 from ..engine.description import frozen
 from .base import Condition, Study
 from .claims import Claim, all_of, score, spread, variation
-from .dense import BPGS, MODEL, PROTOCOL, bpgs_alone
+from .dense import BPGS, MODEL, SHORT, bpgs_alone
 
 LOADERS = (1001, 2001, 3001)
 KEYS = tuple(map(str, LOADERS))
@@ -37,7 +35,7 @@ STUDY = Study(
     methods={"BPGS": BPGS},
     seeds=(42,),
     ten=(42,),
-    schedule=replace(PROTOCOL, epochs=60, monitor="-total_loss"),
+    schedule=SHORT,
     model=MODEL,
     metrics=(*METRICS, "theta_max"),
     brief=True,

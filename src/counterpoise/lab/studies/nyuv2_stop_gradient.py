@@ -1,10 +1,8 @@
 """NYUv2, stop-gradient (appendix): BPGS with its two objectives apart, and coupled."""
 
-from dataclasses import replace
-
 from .base import Study
 from .claims import Claim, ahead, all_of, below, score
-from .dense import MODEL, PROTOCOL, SEEDS, bpgs, only, paper
+from .dense import MODEL, SEEDS, SHORT, bpgs, only, paper
 
 COLUMNS = ("theta_max_first", "theta_max", "miou", "rmse", "total_loss")
 PAPER = paper(
@@ -46,7 +44,7 @@ STUDY = Study(
     methods={ON: bpgs(), OFF: bpgs(split=False)},
     seeds=SEEDS,
     ten=SEEDS,
-    schedule=replace(PROTOCOL, epochs=60, monitor="-total_loss"),
+    schedule=SHORT,
     model=MODEL,
     metrics=(*COLUMNS, "abs_rel", "angle"),
     layout="metrics",
