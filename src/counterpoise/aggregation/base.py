@@ -12,7 +12,6 @@ from torch.amp.grad_scaler import GradScaler
 
 from .. import distributed, gradients
 from ..balancer import Balancer, Common
-from ..compiled import check_retained
 from ..deferred import Factor, deferred
 from ..functional import Step, weighted_sum
 from ..functional.gram import looking_is_free
@@ -20,13 +19,10 @@ from ..gradients import Root, Row, TaskGradients
 from ..losses import Losses, Slots, check_finite, check_graphs, cut_not_finite, gather, listed, named, of_samples
 from ..objective import fitted
 from ..weighting import Weighting
+from .passes import BackwardPasses, Passes, Place
 
 Heads = Literal["own", "aggregated"]
-Passes = Literal["auto", "loop", "batched"]
 Ranks = Literal["exact", "local"]
-
-
-SMALL_NETWORK = 1 << 20  # shared parameters up to which batches through features are worth it
 
 
 class Options(Common, total=False):
@@ -55,17 +51,6 @@ def weighted_by(kind: type[Weighting], tasks: int | Sequence[str], options: Opti
         if name in options:
             common[name] = options[name]  # type: ignore[literal-required]
     return {**options, "weighting": kind(tasks, **common)}
-
-
-class Place(NamedTuple):
-    """Where tasks are compared, and the representation through which their gradients get there (empty: unknown)."""
-
-    targets: Sequence[Tensor]
-    features: Sequence[Tensor]
-
-    @property
-    def at_features(self) -> bool:
-        return self.targets is self.features
 
 
 class Seen(NamedTuple):
@@ -111,8 +96,7 @@ class Aggregation(Balancer):
         self.heads = heads
         self.passes = passes
         self.ranks = ranks
-        self._batches: bool | None = None  # whether batched passes work; None before the first
-        self._apart = False  # whether heads were seen to reach the rest through the features alone
+        self._backward = BackwardPasses()
 
     def solve(self, gram: Tensor, seen: Seen) -> Tensor:
         """Weights (…, T) for a Gram matrix (…, T, T) whose diagonal is NaN for absent tasks."""
@@ -162,7 +146,7 @@ class Aggregation(Balancer):
         which all heads start, for little more than a plain step; or on `shared` through `features`, which passes each
         head only once. Returns the objective of the weighting (a plain sum by default).
         """
-        place = self._place(shared, features)
+        place = Place.of(shared, features, type(self).__name__)
         with torch.autocast(place.targets[0].device.type, enabled=False):
             step, roots, seen = self._weigh(losses, counts, scaler, place.targets[0], **needs)
             weights: Tensor | None = torch.ones_like(step.weights)
@@ -209,20 +193,6 @@ class Aggregation(Balancer):
         super().reset()
         if self.weighting is not None:
             self.weighting.reset()
-
-    def _place(self, shared: Iterable[Tensor] | None, features: Tensor | Sequence[Tensor] | None) -> Place:
-        if shared is None and features is None:
-            raise ValueError(
-                f"{type(self).__name__}.backward needs shared=, the parameters that all tasks share, or features=, the "
-                f"representation from which all heads start"
-            )
-        through = [features] if isinstance(features, Tensor) else list(features or ())
-        for z in through:
-            if not z.requires_grad:
-                raise ValueError("features do not require a gradient: pass them as the shared network returns them")
-        if shared is None:
-            return Place(through, through)
-        return Place(gradients.shared_parameters(shared), through)
 
     def _weigh(
         self,
@@ -296,9 +266,9 @@ class Aggregation(Balancer):
 
     def _compare(self, roots: Sequence[Root], place: Place, keep: bool, seen: Seen) -> Tensor | None:
         """Task gradients, their aggregation, and what every parameter gets of it; returns the weights."""
-        if any(gradients.sharded(target) for target in place.targets):
+        if place.sharded:
             roots = self._in_step_with_other_ranks(roots)
-        grads = self._task_gradients(roots, place, keep)
+        grads = self._backward.take(roots, place, keep, self.passes, heads=self.heads == "aggregated")
         if self._exact():
             grads = self._of_all_ranks(grads, place)
         with torch.no_grad():
@@ -326,56 +296,6 @@ class Aggregation(Balancer):
         spare = roots[0]
         zeros = torch.zeros_like(spare.grad)
         return [each.get(slot, Root(slot, spare.loss, zeros)) for slot in range(len(self.tasks))]
-
-    def _task_gradients(self, roots: Sequence[Root], place: Place, keep: bool) -> TaskGradients:
-        if not roots:  # other ranks have some
-            return TaskGradients(list(place.targets), (), [], [], [])
-        if len(roots) > 1 and check_retained(self, roots, place.targets):
-            self._batches = False  # vmap does not know compiled functions
-        if place.at_features:
-            outputs = [root.loss for root in roots]
-            if not self._apart and gradients.bypassed(outputs, place.features):
-                raise ValueError(
-                    "a task reaches what stands before features= without passing through them: add the tensors through "
-                    "which it passes to features=, or compare on shared= alone"
-                )
-            self._apart = True
-            leaves = gradients.leaves_beside(outputs, place.features)
-            return gradients.at_features(roots, place.features, leaves, keep)
-        if self._batched(place):
-            try:
-                # A pass that turns out not to batch must leave the graph for the loop.
-                grads = self._on_parameters(roots, place, keep or self._batches is None, batched=True)
-            except RuntimeError:
-                if self.passes == "batched":
-                    raise
-                self._batches = False
-            else:
-                self._batches = True
-                return grads
-        return self._on_parameters(roots, place, keep, batched=False)
-
-    def _batched(self, place: Place) -> bool:
-        sharded = any(gradients.sharded(target) for target in place.targets)
-        if sharded and (self.passes == "batched" or place.features):
-            raise ValueError(
-                "sharded parameters (FSDP) get their gradients by hooks: pass shared= alone, and no batches"
-            )
-        if self.passes != "auto":
-            return self.passes == "batched"
-        small = sum(target.numel() for target in place.targets) <= SMALL_NETWORK
-        return small and bool(place.features) and self._batches is not False
-
-    def _on_parameters(self, roots: Sequence[Root], place: Place, keep: bool, *, batched: bool) -> TaskGradients:
-        if place.features:
-            leaves = gradients.leaves_beside([root.loss for root in roots], place.features)
-            if {id(leaf) for leaf in leaves} & {id(target) for target in place.targets}:
-                raise ValueError("a task reaches a shared parameter without passing through features: leave them out")
-            grads = gradients.at_features(roots, place.features, leaves, keep)
-            return gradients.through_features(grads, place.features, place.targets, batched, keep)
-        collect = batched or self.heads == "aggregated"
-        leaves = gradients.leaves_beside([root.loss for root in roots], place.targets) if collect else []
-        return (gradients.by_batch if batched else gradients.by_loop)(roots, place.targets, leaves, keep)
 
     def _of_all_ranks(self, grads: TaskGradients, place: Place) -> TaskGradients:
         """Every rank takes part for every task, with zeros where it has none."""

@@ -1,0 +1,106 @@
+"""How task gradients come about: a backward pass each or all in one, on parameters, at features or through them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from .. import gradients
+from ..compiled import check_retained
+from ..gradients import Root, TaskGradients
+
+Passes = Literal["auto", "loop", "batched"]
+SMALL_NETWORK = 1 << 20  # shared parameters up to which batches through features are worth it
+
+
+class Place(NamedTuple):
+    """Where tasks are compared, and the representation through which their gradients get there (empty: unknown)."""
+
+    targets: Sequence[Tensor]
+    features: Sequence[Tensor]
+
+    @classmethod
+    def of(cls, shared: Iterable[Tensor] | None, features: Tensor | Sequence[Tensor] | None, method: str) -> Place:
+        if shared is None and features is None:
+            raise ValueError(
+                f"{method}.backward needs shared=, the parameters that all tasks share, or features=, the "
+                f"representation from which all heads start"
+            )
+        through = [features] if isinstance(features, Tensor) else list(features or ())
+        for z in through:
+            if not z.requires_grad:
+                raise ValueError("features do not require a gradient: pass them as the shared network returns them")
+        if shared is None:
+            return cls(through, through)
+        return cls(gradients.shared_parameters(shared), through)
+
+    @property
+    def at_features(self) -> bool:
+        return self.targets is self.features
+
+    @property
+    def sharded(self) -> bool:
+        return any(gradients.sharded(target) for target in self.targets)
+
+
+class BackwardPasses:
+    """Takes the gradients of all tasks, and remembers what it saw of the network on the way."""
+
+    def __init__(self) -> None:
+        self.batches: bool | None = None  # whether batched passes work; None before the first
+        self.apart = False  # whether heads were seen to reach the rest through the features alone
+
+    def take(self, roots: Sequence[Root], place: Place, keep: bool, passes: Passes, *, heads: bool) -> TaskGradients:
+        """Gradients there, and with `heads` those of all other leaves. `keep`: the graph is needed again."""
+        if not roots:  # other ranks have some
+            return TaskGradients(list(place.targets), (), [], [], [])
+        if len(roots) > 1 and check_retained(self, roots, place.targets):
+            self.batches = False  # vmap does not know compiled functions
+        if place.at_features:
+            return self._at_features(roots, place.features, keep)
+        if self._batched(place, passes):
+            try:
+                # A pass that turns out not to batch must leave the graph for the loop.
+                grads = _on_parameters(roots, place, keep or self.batches is None, batched=True, heads=heads)
+            except RuntimeError:
+                if passes == "batched":
+                    raise
+                self.batches = False
+            else:
+                self.batches = True
+                return grads
+        return _on_parameters(roots, place, keep, batched=False, heads=heads)
+
+    def _at_features(self, roots: Sequence[Root], features: Sequence[Tensor], keep: bool) -> TaskGradients:
+        outputs = [root.loss for root in roots]
+        if not self.apart and gradients.bypassed(outputs, features):
+            raise ValueError(
+                "a task reaches what stands before features= without passing through them: add the tensors through "
+                "which it passes to features=, or compare on shared= alone"
+            )
+        self.apart = True
+        return gradients.at_features(roots, features, gradients.leaves_beside(outputs, features), keep)
+
+    def _batched(self, place: Place, passes: Passes) -> bool:
+        if place.sharded and (passes == "batched" or place.features):
+            raise ValueError(
+                "sharded parameters (FSDP) get their gradients by hooks: pass shared= alone, and no batches"
+            )
+        if passes != "auto":
+            return passes == "batched"
+        small = sum(target.numel() for target in place.targets) <= SMALL_NETWORK
+        return small and bool(place.features) and self.batches is not False
+
+
+def _on_parameters(roots: Sequence[Root], place: Place, keep: bool, *, batched: bool, heads: bool) -> TaskGradients:
+    outputs = [root.loss for root in roots]
+    if place.features:
+        leaves = gradients.leaves_beside(outputs, place.features)
+        if {id(leaf) for leaf in leaves} & {id(target) for target in place.targets}:
+            raise ValueError("a task reaches a shared parameter without passing through features: leave them out")
+        grads = gradients.at_features(roots, place.features, leaves, keep)
+        return gradients.through_features(grads, place.features, place.targets, batched, keep)
+    leaves = gradients.leaves_beside(outputs, place.targets) if batched or heads else []
+    return (gradients.by_batch if batched else gradients.by_loop)(roots, place.targets, leaves, keep)
