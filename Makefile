@@ -17,7 +17,7 @@ lowest: .venv-lowest/ready  ## the core on the lowest torch that is supported, a
 reproduce: .venv/lab  ## the paper's four synthetic studies: tables, claims and figures, on a CPU and without data
 	$(BIN)/counterpoise reproduce
 
-bench: .venv/ready  ## every benchmark, and the tables of benchmarks/README.md
+bench: .venv/ready  ## every benchmark that needs no data, and the tables of benchmarks/README.md
 	$(BIN)/python benchmarks/loss_space.py
 	$(BIN)/python benchmarks/gradient_space.py
 	$(BIN)/python benchmarks/passes.py

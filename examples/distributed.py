@@ -14,6 +14,8 @@ import counterpoise as cp
 
 
 def main(steps: int = 200) -> None:
+    if "LOCAL_WORLD_SIZE" not in os.environ:
+        raise SystemExit("start this with torchrun --nproc-per-node 2")
     cuda = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = f"cuda:{os.environ['LOCAL_RANK']}" if cuda else "cpu"
     dist.init_process_group("nccl" if cuda else "gloo")

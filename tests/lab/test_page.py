@@ -224,6 +224,17 @@ def test_recorded_scores_are_shown_and_left_out_where_their_runs_are_here(
     assert "recorded in recorded" in written[0].read_text()
 
 
+def test_a_run_that_stands_in_two_tables_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterpoise.lab.report.ink.save", blank)
+    store, study = Store(tmp_path / "runs"), on_scenes(STUDIES["nyuv2"], small=True)
+    count = finish(store, study, (42, 43), TASKS)
+    (own,) = [cell for cell in study.grid(seeds=[42]) if (cell.method, cell.condition.key) == ("FAMO", "beyond")]
+    store.finish(own.run, *invented(own.run, TASKS))
+    html = write(gather([tmp_path / "runs"]), tmp_path / "out")[0].read_text()
+    assert html.count(f"{count + 1} runs") == 2  # of the page, and of its one study
+    assert re.search(r"Static · beyond <span[^>]*>1 run<", html)  # the one that its table borrows
+
+
 def test_a_shortened_study_is_not_compared_with_the_paper(tmp_path: Path) -> None:
     store, study = Store(tmp_path), STUDIES["scale-stress"]
     for cell in study.grid(seeds=[42], epochs=2):

@@ -50,6 +50,8 @@ class AutoLambda(Aggregation):
     Args:
         virtual_lr: η, the learning rate of the network.
         primary: the tasks whose validation losses count (default: all).
+        start: of every λ.
+        lr: of the Adam that moves the λ.
     """
 
     lam: Tensor

@@ -29,6 +29,10 @@ class ExcessMTL(Aggregation):
     The excess risk :math:`E_i` is a second-order estimate with AdaGrad's diagonal for the Hessian; the first step gives
     its unit :math:`E_i(0)`. The weights multiply the losses, heads included (`heads="aggregated"`).
 
+    Args:
+        tasks: how many tasks, or their names.
+        lr: η, the rate at which weights follow the excess risks.
+
     Example:
         >>> w = torch.ones(2, requires_grad=True)
         >>> balancer = ExcessMTL(2)

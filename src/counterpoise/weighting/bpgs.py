@@ -29,7 +29,8 @@ class BPGS(Weighting):
     share one `backward`: the network minimises :math:`J_{net} = \sum_i \mathrm{sg}[\alpha_i] L_i`, which is the value
     returned, and θ receives :math:`g_\theta \nabla J_{unc}`,
     :math:`J_{unc} = \sum_i \tfrac12 \omega_i\,\mathrm{sg}[L_i] + \tfrac12 s_i`. The first training batch sets θ so
-    that :math:`s_i = \log L_i`; a task that is absent from it starts when it first appears.
+    that :math:`s_i = \log L_i`; a task that is absent from it starts when it first appears, in the chart of the tasks
+    that are there with it: let the first batch have all tasks if you can.
 
     Args:
         tasks: how many tasks, or their names.

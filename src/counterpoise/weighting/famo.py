@@ -32,6 +32,12 @@ class FAMO(Weighting):
     accumulation say over how many calls (`accumulation`), and pass the mean losses of all of them. The authors' code
     clips the network's gradient at norm 1; that is left to your loop. The value may be negative.
 
+    Args:
+        tasks: how many tasks, or their names.
+        lr, weight_decay: of the Adam that moves :math:`w`.
+        min_losses: b, the smallest losses there can be, by name or in order (default: 0).
+        accumulation: calls for each `step_end`.
+
     Example:
         >>> balancer = FAMO(2)
         >>> _ = balancer(torch.tensor([1.0, 1.0]))

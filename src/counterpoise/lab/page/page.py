@@ -238,9 +238,14 @@ def _signed(value: float) -> str:
 def _section(
     book: Book, study: Study, edition: Edition, anchor: str, drawn: Mapping[str, Drawing], gathered: Gathered
 ) -> Section:
-    frame, cells = book.frames[study.name], edition.cells.get(study.name, ())
-    seeds, run = sorted({int(seed) for seed in frame["seed"]}), set(frame["condition"])
-    facts = [f"{len(book.runs[study.name])} runs", tables.spoken(seeds)]
+    frame, rows = book.frames[study.name], book.runs[study.name]
+    seeds = sorted({int(seed) for seed in frame["seed"]})
+    shown = set(zip(rows["method"], rows["condition"], rows["seed"], strict=True))
+    cells = [
+        cell for cell in edition.cells.get(study.name, ()) if (cell.method, cell.condition.key, cell.run.seed) in shown
+    ]
+    count = len({cell.run.key for cell in cells}) or len(rows)  # a run may stand in several tables
+    facts = [f"{count} runs", tables.spoken(seeds)]
     if edition.device:
         facts.append(edition.device)
     if missing := edition.left.get(study.name):
@@ -257,8 +262,8 @@ def _section(
         _tables(book, study),
         [agreement] if agreement else [],
         [_plotted(name, drawing) for name, drawing in drawn.items()],
-        list(_strips(study, [cell for cell in cells if cell.condition.key in run], gathered)),
-        _trained([cell for cell in cells if cell.condition.key in run], gathered),
+        list(_strips(study, cells, gathered)),
+        _trained(cells, gathered),
     )
 
 
