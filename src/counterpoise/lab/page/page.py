@@ -143,8 +143,8 @@ def _write(gathered: Gathered, folder: Path, press: ink.Press) -> list[Path]:
             sections[-1].folder = f"{within}/" if within else ""
             sections[-1].files = [n for n in names if _belongs(n, study.name, drawn[study.name])]
         charts += _charts(book, edition)
-    rows.sort(key=lambda row: ORDER.index(row.verdict))
-    order = list(STUDIES)
+    order, titles = list(STUDIES), [study.title for study in STUDIES.values()]
+    rows.sort(key=lambda row: (ORDER.index(row.verdict), titles.index(row.study)))
     sections.sort(key=lambda section: order.index(section.study))
     html = render(sections, rows, charts, gathered)
     page = folder / "index.html"
