@@ -104,6 +104,8 @@ def studies(
     """The studies, or the grid of one: which of its runs are finished."""
     store = Store(out)
     if study is None:
+        if quick or any(given is not None for given in (seeds, epochs, method, condition, data)):
+            fail("name a study: of all of them only --out and --device can be chosen")
         table = Table(Column("study", no_wrap=True), "question", "runs", "finished")
         for entry in STUDIES.values():
             runs = [cell.run for cell in select(entry, entry.grid(device=_known(device)), None, None)]
@@ -147,7 +149,8 @@ def reproduce(
     """Runs studies (those runs that are not finished yet), and shows and writes tables, claims and figures."""
     if names == [SATURATION]:
         names, method = [study.name for study in charted()], method or ["BPGS"]
-    chosen = [_study(name, data, quick) for name in dict.fromkeys(names)] if names else list(PAPER_STUDIES)
+    wanted = names or [study.name for study in PAPER_STUDIES]
+    chosen = [_study(name, data, quick) for name in dict.fromkeys(wanted)]
     device = _device(device)
     _check_executor(executor, address, jobs)
     cells = [c for study in chosen for c in _cells(study, seeds, epochs, device, method, condition)]

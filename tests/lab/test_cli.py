@@ -133,6 +133,13 @@ def test_the_chart_is_shown_of_every_device(tmp_path: Path) -> None:
         assert "takes --out and --device alone" in refused.output
 
 
+@pytest.mark.parametrize("option", [("--seeds", "42"), ("--method", "BPGS"), ("--quick",)])
+def test_the_list_of_studies_refuses_what_it_would_ignore(option: tuple[str, ...], tmp_path: Path) -> None:
+    refused = call("studies", "--out", str(tmp_path), *option)
+    assert refused.exit_code == 2
+    assert "name a study" in refused.output
+
+
 def test_a_diverged_run_is_listed_without_a_score(tmp_path: Path) -> None:
     (cell, *_) = STUDIES["scale-stress"].grid(seeds=[42], epochs=1)
     Store(tmp_path).finish(cell.run, [], {"macro": None, "best": {"epoch": 0, "value": None}})
@@ -215,7 +222,12 @@ def test_what_somebody_types_is_no_markup(name: str, tmp_path: Path) -> None:
     assert f"{place}: there is no such" in call("report", str(place / "x"), str(place), "-o", name).output.replace(
         "/x", ""
     )
-    for command in (["reproduce", name], ["show", name], ["studies", name], ["data", "fetch", name]):
+    for command in (
+        ["reproduce", name],
+        ["show", name],
+        ["studies", name],
+        ["data", "fetch", name, "--data", str(tmp_path)],
+    ):
         assert repr(name) in call(*command).output
 
 
@@ -249,6 +261,8 @@ def test_addresses_and_names_are_never_cut() -> None:
         (["rescaling", "--executor", "cloud"], "cloud"),
         (["rescaling", "--device", "gpu"], "unknown device"),
         (["rescaling", "--address", "auto"], "--executor ray"),
+        (["--quick"], "has no quick form"),
+        (["--data", "scenes"], "is not about images"),
     ],
 )
 def test_a_bad_option_fails_before_anything_is_trained(tmp_path: Path, arguments: list[str], message: str) -> None:

@@ -1,5 +1,6 @@
 """Recorded scores: known for how they were made, checked cell by cell, and never in the way of the rest of a page."""
 
+import re
 import shutil
 from itertools import islice
 from pathlib import Path
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from counterpoise.cli import app
 from counterpoise.lab.engine import Store
+from counterpoise.lab.page import write
 from counterpoise.lab.page.gather import Gathered, editions, gather, seeds_of
 from counterpoise.lab.report import Book
 from counterpoise.lab.report.drawing import Drawing
@@ -19,6 +21,7 @@ from counterpoise.lab.studies.dense import on_scenes
 
 STRESS, YEAST, NYUV2 = STUDIES["scale-stress"], STUDIES["yeast"], STUDIES["nyuv2"]
 TASKS = ("seg", "depth", "normals")
+ANCHORS = ("rescaling", "rescaling-recorded-in-rates")
 
 
 def recorded(folder: Path, study: Study, epochs: int | None = None) -> None:
@@ -118,6 +121,7 @@ def spoilt(folder: Path, *, row: int = 0, **cells: object) -> Gathered:
             "damaged",
             "rows of runs that have one already: 1, the first in line 4 (Kendall, ×1, seed 42)",
         ),
+        ({"condition": "×1", "seed": "42", "lr": "0.5"}, "damaged", "rows of runs that have one already: 1"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -166,6 +170,61 @@ def test_a_folder_is_looked_at_once_however_it_is_reached(tmp_path: Path) -> Non
     (tmp_path / "around").symlink_to(tmp_path)
     found = gather([tmp_path, tmp_path / "around", tmp_path.parent / tmp_path.name])
     assert list(found.recorded) == [tmp_path]
+
+
+def test_other_numbers_at_the_same_place_are_another_run(tmp_path: Path) -> None:
+    recorded(tmp_path / "same", STRESS)
+    store = Store(tmp_path / "trained")
+    for cell in STRESS.grid(seeds=(42, 43)):
+        history, result = invented(cell.run, TASKS)
+        store.finish(cell.run, history, result | {"epochs": cell.run.schedule.epochs})
+    shutil.copytree(tmp_path / "same", tmp_path / "other")
+    path = tmp_path / "other" / "runs" / "scale-stress.csv"
+    frame = pd.read_csv(path)
+    frame.loc[0, "macro"] += 0.01
+    frame.to_csv(path, index=False)
+    places = [store.root, tmp_path / "same", tmp_path / "other"]
+    assert [edition.how for edition in editions(gather(places))] == ["", "recorded in other"]
+
+
+def test_recorded_scores_get_no_curves_of_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterpoise.lab.report.ink.save", unprinted)
+    recorded(tmp_path / "rates", STUDIES["rescaling"])
+    store = Store(tmp_path / "trained")
+    for cell in STUDIES["rescaling"].grid(seeds=(44,)):
+        store.finish(cell.run, *invented(cell.run, TASKS))
+    written = write(gather([store.root, tmp_path / "rates"]), tmp_path / "page")
+    sections = re.split(r"(?=<section)", written[0].read_text())
+    own, scores = (next(s for s in sections if f'id="{name}"' in s) for name in ANCHORS)
+    assert "where BPGS stands in its chart" in own
+    assert "where BPGS stands in its chart" not in scores
+
+
+def test_runs_of_a_quick_form_are_known_as_such(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for cell in islice(STUDIES["tabular"].smaller().grid(), 4):
+        store.finish(cell.run, *invented(cell.run, TASKS))
+    assert [edition.how for edition in editions(gather([tmp_path]))] == ["quick form"]
+
+
+def test_a_table_that_is_nobodys_hides_no_runs(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs")
+    for cell in islice(STRESS.grid(), 4):
+        store.finish(cell.run, *invented(cell.run, TASKS))
+    (store.root / "summary.csv").write_text("a,b\n1,2\n")
+    assert len(gather([tmp_path]).runs) == 4
+
+
+@pytest.mark.parametrize("name", ["ö", "\udcff"], ids=["letters", "bytes"])
+def test_folders_may_have_any_names(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterpoise.lab.report.ink.save", unprinted)
+    places = [tmp_path / f"run-{other}" for other in ("ä", name)]
+    for place in places:
+        recorded(place, STRESS)
+    page, *beside = write(gather(places), tmp_path / "page")
+    assert len(set(beside)) == len(beside)
+    anchors = re.findall(r'<section class="study" id="([^"]*)"', page.read_text())
+    assert len(set(anchors)) == len(anchors) == 2
 
 
 def test_what_cannot_be_read_is_a_problem_and_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

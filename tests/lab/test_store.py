@@ -188,6 +188,22 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_no_draft(
     assert (tmp_path / "file").read_bytes() == b"old"
 
 
+def test_a_link_stays_a_link_and_a_pipe_a_pipe(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(tmp_path / "far" / "file")
+    for content in (b"new", b"newer"):
+        write_whole(link, content)
+        assert link.is_symlink()
+        assert (tmp_path / "far" / "file").read_bytes() == content
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_whole(pipe, b"new")
+    assert os.read(reader, 9) == b"new"
+    os.close(reader)
+    assert pipe.is_fifo()
+
+
 @pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_checkpoint_is_named_and_its_stack_starts_over(tmp_path: Path, how: str) -> None:
     one, store = stack(epochs=2, seeds=1), Store(tmp_path)

@@ -16,6 +16,7 @@ from ..data.dense import DENSE
 from ..engine import Run
 from ..engine.description import parse
 from ..engine.store import CHECKPOINT, DESCRIPTION, HISTORY, PROGRESS, RESULT, read_circumstances, read_folder
+from ..report.frame import COLUMNS, collect
 from ..studies import STUDIES, Cell, Study
 from ..studies.dense import on_scenes
 from .scores import ScoresError, read_scores, told_by_epochs, written_form
@@ -58,7 +59,8 @@ class Gathered:
     runs: dict[str, Found] = field(default_factory=dict)
     recorded: dict[Path, dict[str, pd.DataFrame]] = field(default_factory=dict)  # by folder and study
     problems: list[Problem] = field(default_factory=list)
-    seen: set[Path] = field(default_factory=set)  # folders: one may be named twice, or linked to from within itself
+    ours: dict[Path, bool] = field(default_factory=dict)
+    """Folders, and whether anything of ours was in them: one may be named twice, or linked to from within itself."""
 
     def result(self, run: Run) -> dict[str, Any] | None:
         found = self.runs.get(run.key)
@@ -91,14 +93,15 @@ def gather(places: Iterable[Path]) -> Gathered:
 
 def _folder(gathered: Gathered, folder: Path, *, top: bool = False) -> bool:
     """Whether anything of ours was in it."""
-    if folder.resolve() in gathered.seen:
-        return True
-    gathered.seen.add(folder.resolve())
-    try:
-        return _looked_through(gathered, folder, top)
-    except OSError as error:
-        gathered.note(folder, "damaged", f"cannot be read: {error.strerror}")
-        return True
+    place = folder.resolve()
+    if place not in gathered.ours:
+        gathered.ours[place] = False
+        try:
+            gathered.ours[place] = _looked_through(gathered, folder, top)
+        except OSError as error:
+            gathered.note(folder, "damaged", f"cannot be read: {error.strerror}")
+            gathered.ours[place] = True
+    return gathered.ours[place]
 
 
 def _looked_through(gathered: Gathered, folder: Path, top: bool) -> bool:
@@ -109,6 +112,8 @@ def _looked_through(gathered: Gathered, folder: Path, top: bool) -> bool:
         gathered.note(folder, "partial", f"still being trained, or stopped: {_progress(folder)}")
         return True
     tables = sorted((folder / "runs").glob("*.csv"))
+    if not any(table.stem in STUDIES for table in tables):
+        tables = []  # a folder called "runs", and not what a book writes
     if tables:
         _recorded(gathered, tables, folder)
     skipped = {REPORT} | ({"runs", "tables", "figures"} if tables else set())
@@ -194,9 +199,9 @@ def editions(gathered: Gathered) -> list[Edition]:
     groups: dict[tuple[str, str, int | None], list[tuple[Study, tuple[Cell, ...], int]]] = {}
     for name, study in STUDIES.items():
         left = by_study.get(name, {})
-        for form in _forms(study):
-            for device in sorted({found.run.device for found in left.values()}):
-                for epochs in (None, *sorted({found.run.schedule.epochs for found in left.values()})):
+        for epochs in (None, *sorted({found.run.schedule.epochs for found in left.values()})):
+            for form in _forms(study):
+                for device in sorted({found.run.device for found in left.values()}):
                     left = _placed(groups, left, form.trained_for(epochs), device, epochs)
         for found in left.values():
             gathered.note(found.folder, "foreign", f"{found.run} is not in the grid of {name} as it is now")
@@ -247,27 +252,32 @@ def _placed(
 
 def _written(gathered: Gathered, made: list[Edition]) -> list[Edition]:
     """Recorded scores, but for those whose runs are all here."""
-    place = ["method", "condition", "seed"]
-    known: dict[tuple[str, str], set[tuple[Any, ...]]] = {}
+    here: dict[str, set[tuple[str, ...]]] = {}
     for edition in made:
         for study in edition.studies:
-            cells = edition.cells[study.name]
-            here = known.setdefault((study.name, study.form), set())
-            here.update((c.method, c.condition.key, c.run.seed) for c in cells)
+            frame = collect(study, gathered, seeds=edition.seeds, epochs=edition.epochs, device=edition.device)
+            here.setdefault(study.name, set()).update(_scores(study, frame))
     found, called = [], _called(gathered.recorded)
     for folder, frames in gathered.recorded.items():
         forms: dict[str, list[Study]] = {}
         for name, study in STUDIES.items():
             if name not in frames:
                 continue
-            written = written_form(frames[name])
-            if set(frames[name][place].itertuples(index=False, name=None)) - known.get((name, written), set()):
-                form = written or told_by_epochs(study, frames[name])
+            if set(_scores(study, frames[name])) - here.get(name, set()):
+                form = written_form(frames[name]) or told_by_epochs(study, frames[name])
                 forms.setdefault(form, []).append(study.unjudged(form) if form else study)
         for form, studies in forms.items():
             how = f"recorded in {called[folder]}{f', {form}' if form else ''}"
             found.append(Edition(tuple(studies), how, recorded={study.name: frames[study.name] for study in studies}))
     return found
+
+
+def _scores(study: Study, frame: pd.DataFrame) -> Iterator[tuple[str, ...]]:
+    """Each run with its scores as a book writes them: other numbers at the same place are those of another run."""
+    relative = ("delta_m", "delta_m_percent")  # to whatever else is in the table
+    columns = [name for name in (*COLUMNS, *study.metrics) if name not in relative]
+    for method, condition, *numbers in frame[columns].itertuples(index=False, name=None):
+        yield method, condition, *("" if pd.isna(number) else f"{number:.9g}" for number in numbers)
 
 
 def _called(folders: Iterable[Path]) -> dict[Path, str]:

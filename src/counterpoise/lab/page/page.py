@@ -1,9 +1,10 @@
 """The page: the ledger first, then every study with its tables, figures, pictures and runs; and the files beside it."""
 
 import base64
+import itertools
 import platform
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -100,6 +101,7 @@ class Section:
     title: str
     question: str
     how: str
+    count: int  # of runs: one may stand in several tables
     facts: list[str]
     folder: str  # of its files, relative to the page
     tables: list[Table]
@@ -118,17 +120,17 @@ def write(gathered: Gathered, folder: Path) -> list[Path]:
 
 def _write(gathered: Gathered, folder: Path, press: ink.Press) -> list[Path]:
     sections, rows, charts, written = list[Section](), list[Row](), list[Table](), list[Path]()
-    for edition in editions(gathered):
+    made_of = editions(gathered)
+    for edition, within in zip(made_of, _slugs([edition.how for edition in made_of]), strict=True):
         book = Book(
             edition.studies,
-            gathered,
+            gathered if edition.recorded is None else Gathered(),  # scores have no histories to draw
             seeds=edition.seeds or None,
             epochs=edition.epochs,
             device=edition.device or "cpu",
             recorded=edition.recorded,
             sets=seeds_of,
         )
-        within = _slug(edition.how)
         drawn, made = dict[str, dict[str, Drawing]](), list[Path]()
         for study in edition.studies:
             drawn[study.name] = book.drawings(study)
@@ -137,7 +139,7 @@ def _write(gathered: Gathered, folder: Path, press: ink.Press) -> list[Path]:
         written += made
         names = [path.relative_to(folder).as_posix() for path in made]
         for study in edition.studies:
-            anchor = _slug(f"{study.name} {edition.how}")
+            anchor = f"{study.name}-{within}" if within else study.name
             rows += _rows(book, study, edition, anchor)
             sections.append(_section(book, study, edition, anchor, drawn[study.name], gathered))
             sections[-1].folder = f"{within}/" if within else ""
@@ -148,7 +150,7 @@ def _write(gathered: Gathered, folder: Path, press: ink.Press) -> list[Path]:
     sections.sort(key=lambda section: order.index(section.study))
     html = render(sections, rows, charts, gathered)
     page = folder / "index.html"
-    write_whole(page, html.encode(), durable=False)
+    write_whole(page, html.encode(errors="replace"), durable=False)  # names of folders may be any bytes
     return [page, *written]
 
 
@@ -170,7 +172,7 @@ def render(sections: Sequence[Section], rows: Sequence[Row], charts: Sequence[Ta
         twice=[name for name, count in Counter(section.title for section in sections).items() if count > 1],
         counts={verdict: sum(row.verdict == verdict for row in rows) for verdict in ORDER},
         gathered=gathered,
-        runs=len(gathered.runs) + sum(len(f) for frames in gathered.recorded.values() for f in frames.values()),
+        runs=sum(section.count for section in sections),
         classes=dict(zip(CLASSES, CLASS_COLOURS, strict=True)),
         tasks=TASK_NAMES,
         versions=f"counterpoise {cp.__version__}, torch {torch.__version__}, Python {platform.python_version()}",
@@ -181,8 +183,14 @@ def render(sections: Sequence[Section], rows: Sequence[Row], charts: Sequence[Ta
     )
 
 
-def _slug(text: str) -> str:
-    return "-".join("".join(c if c.isalnum() and c.isascii() else " " for c in text.lower()).split())
+def _slugs(texts: Iterable[str]) -> list[str]:
+    """Names of folders, each another one."""
+    found: list[str] = []
+    for text in texts:
+        slug = "-".join("".join(c if c.isalnum() and c.isascii() else " " for c in text.lower()).split())
+        others = (f"{slug}-{number}" for number in itertools.count(2))
+        found.append(slug if slug not in found else next(other for other in others if other not in found))
+    return found
 
 
 def _belongs(name: str, study: str, drawn: Mapping[str, Drawing]) -> bool:
@@ -244,8 +252,8 @@ def _section(
     cells = [
         cell for cell in edition.cells.get(study.name, ()) if (cell.method, cell.condition.key, cell.run.seed) in shown
     ]
-    count = len({cell.run.key for cell in cells}) or len(rows)  # a run may stand in several tables
-    facts = [f"{count} runs", tables.spoken(seeds)]
+    found = len({cell.run.key for cell in cells}) or len(rows)
+    facts = [f"{found} runs", tables.spoken(seeds)]
     if edition.device:
         facts.append(edition.device)
     if missing := edition.left.get(study.name):
@@ -257,6 +265,7 @@ def _section(
         study.title,
         study.question,
         edition.how,
+        found,
         facts,
         "",
         _tables(book, study),

@@ -37,7 +37,7 @@ def read_scores(path: Path, study: Study) -> pd.DataFrame:
     if len(strange):
         raise _bad_cell(strange, "a whole number from 0 on")
     frame["seed"] = frame["seed"].astype("int64")
-    again = frame[frame.duplicated(PLACE)]
+    again = frame[frame.duplicated(PLACE if study.rates else PLACE[:-1])]
     if len(again):
         method, condition, seed, _ = again[PLACE].iloc[0]
         first = f"the first in line {_line(again)} ({method}, {condition}, seed {seed})"
