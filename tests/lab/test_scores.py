@@ -170,6 +170,7 @@ def test_a_folder_is_looked_at_once_however_it_is_reached(tmp_path: Path) -> Non
     (tmp_path / "around").symlink_to(tmp_path)
     found = gather([tmp_path, tmp_path / "around", tmp_path.parent / tmp_path.name])
     assert list(found.recorded) == [tmp_path]
+    assert not found.problems
 
 
 def test_other_numbers_at_the_same_place_are_another_run(tmp_path: Path) -> None:

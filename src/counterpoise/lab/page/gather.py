@@ -95,12 +95,11 @@ def _folder(gathered: Gathered, folder: Path, *, top: bool = False) -> bool:
     """Whether anything of ours was in it."""
     place = folder.resolve()
     if place not in gathered.ours:
-        gathered.ours[place] = False
+        gathered.ours[place] = True  # for what links back to it
         try:
             gathered.ours[place] = _looked_through(gathered, folder, top)
         except OSError as error:
             gathered.note(folder, "damaged", f"cannot be read: {error.strerror}")
-            gathered.ours[place] = True
     return gathered.ours[place]
 
 
