@@ -13,7 +13,7 @@ from rich.console import Console
 
 from counterpoise.lab.engine import Run, Store
 from counterpoise.lab.metrics.dense import UP
-from counterpoise.lab.report import Book, ledger, tables
+from counterpoise.lab.report import Book, figures, ledger, tables
 from counterpoise.lab.report.frame import best_rates, collect, histories
 from counterpoise.lab.studies import STUDIES, Study
 from counterpoise.lab.studies.claims import Claim, Statement, ahead, combined_sd, relative_drop, score, spread
@@ -220,6 +220,14 @@ def test_delta_m_is_measured_against_static_at_the_same_seeds() -> None:
     )
     assert alone["Static"] == pytest.approx(0.0, abs=1e-9)
     assert beside["BPGS"] == pytest.approx(alone["BPGS"])
+
+
+def test_panels_of_different_seeds_say_how_many() -> None:
+    results = frame(STUDY)
+    extra = {condition.key for condition in STUDY.conditions if condition.extra}
+    results = results[~results["condition"].isin(extra) | results["seed"].isin(STUDY.seeds)]
+    titles = [panel.title for panel in figures.curves(STUDY, results).panels]
+    assert titles == 2 * ["the paper's (10 seeds)", "graded factors (3 seeds)", "uniform factors (3 seeds)"]
 
 
 def test_a_single_method_has_a_row_for_each_setting() -> None:

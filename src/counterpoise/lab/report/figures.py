@@ -12,6 +12,7 @@ from .tables import ranked
 
 METRICS = {"macro": "macro score", "worst": "worst-task score"}
 FAINT = Look("#BBBBBB")
+PAPERS = "the paper's"  # the title of the table that has none, beside others
 
 
 def stress_curves(frames: Mapping[str, pd.DataFrame]) -> Drawing:
@@ -20,7 +21,7 @@ def stress_curves(frames: Mapping[str, pd.DataFrame]) -> Drawing:
     for metric, name in METRICS.items():
         for key in ("scale-stress", "rescaling"):
             study, frame = STUDIES[key], frames[key]
-            title = f"{study.title} ({_seeds(frame, study)} seeds)"
+            title = f"{study.title} ({_seeds(frame, study)})"
             panels.append(_curves(study, frame, metric, next(iter(study.parts().values())), title, name))
     return Drawing(
         "Score against scale factor (± 1 sd over seeds)",
@@ -42,7 +43,8 @@ def curves(study: Study, frame: pd.DataFrame) -> Drawing:
     panels = []
     for metric in metrics:
         for name, conditions in parts.items():
-            title = name or ("the paper's" if len(parts) > 1 else "")
+            here = frame[frame["condition"].isin([condition.key for condition in conditions])]
+            title = f"{name or PAPERS} ({_seeds(here, study)})" if len(parts) > 1 else name
             panels.append(_curves(study, frame, metric, conditions, title, METRICS[metric]))
     return Drawing(
         f"{study.title} (± 1 sd over seeds)",
@@ -84,7 +86,7 @@ def degradation(frames: Mapping[str, pd.DataFrame]) -> Drawing:
         panels.append(
             Panel(
                 [*marks, Rule(0, "y")],
-                f"{study.title} ({_seeds(frames[name], study)} seeds)",
+                f"{study.title} ({_seeds(frames[name], study)})",
                 Axis("loss of macro score, ×1 → ×1000 (%)", limits=(lowest - room / 4, highest + room)),
                 Axis(ticks=list(enumerate(methods)), limits=(len(methods) - 0.4, -0.6), grid=False),
             )
@@ -115,7 +117,7 @@ def regimes(study: Study, frame: pd.DataFrame) -> Drawing:
             marks.append(Dots("", x, np.concatenate(dots), Look("ink", "."), 2.5, faint=True))
         panels.append(Panel(marks, "", Axis(ticks=list(enumerate(keys)), grid=False), Axis(name)))
     return Drawing(
-        f"{study.title} ({_seeds(frame, study)} seeds, ± 1 sd)",
+        f"{study.title} ({_seeds(frame, study)}, ± 1 sd)",
         f"{study.title}: macro and worst-task score of each method in each regime, with a dot for each seed.",
         panels,
         size=(7.2, 5.0),
@@ -135,7 +137,7 @@ def ranking(study: Study, frame: pd.DataFrame) -> Drawing:
         means, sds = (np.array([pair[which][i] for pair in table.values()]) for which in (0, 1))
         marks.append(Dots(key, means, places, nth(i), 4.5, *interval(means, sds), along="x", words=methods))
     return Drawing(
-        f"{study.title} ({_seeds(frame, study)} seeds, ± 1 sd, best learning rate)",
+        f"{study.title} ({_seeds(frame, study)}, ± 1 sd, best learning rate)",
         f"{study.title}: mean macro score of {len(methods)} methods in each condition, the best method above.",
         [
             Panel(
@@ -177,5 +179,6 @@ def _relative_drop(start: np.ndarray, end: np.ndarray) -> tuple[float, float, fl
     return float(100 * (1 - end.mean() / start.mean())), float(low), float(high)
 
 
-def _seeds(frame: pd.DataFrame, study: Study) -> int:
-    return int(frame.loc[frame["method"].isin(list(study.methods)), "seed"].nunique())
+def _seeds(frame: pd.DataFrame, study: Study) -> str:
+    count = frame.loc[frame["method"].isin(list(study.methods)), "seed"].nunique()
+    return f"{count} seed{'s' if count > 1 else ''}"
