@@ -40,7 +40,7 @@ NAMES = {
     "theta_max": "θ_max, final",
     "theta_max_first": "θ_max, epoch 0",
     "epoch_seconds": "s per epoch ↓",
-    "total_seconds": "s in all ↓",
+    "total_seconds": "s in counted epochs ↓",
     "memory_mb": "memory (MB) ↓",
     "parameters": "parameters",
 }
