@@ -13,7 +13,7 @@ from rich.console import Console
 
 from counterpoise.lab.engine import Run, Store
 from counterpoise.lab.metrics.dense import UP
-from counterpoise.lab.report import Book, figures, ledger, tables
+from counterpoise.lab.report import Book, dense, figures, ledger, tables
 from counterpoise.lab.report.frame import best_rates, collect, histories
 from counterpoise.lab.studies import STUDIES, Study
 from counterpoise.lab.studies.claims import Claim, Statement, ahead, combined_sd, relative_drop, score, spread
@@ -220,6 +220,38 @@ def test_delta_m_is_measured_against_static_at_the_same_seeds() -> None:
     )
     assert alone["Static"] == pytest.approx(0.0, abs=1e-9)
     assert beside["BPGS"] == pytest.approx(alone["BPGS"])
+
+
+def test_delta_m_is_nowhere_that_static_is_not() -> None:
+    recorded = pd.read_csv(Path(__file__).parents[2] / "results" / "nyuv2" / "report" / "runs" / "nyuv2.csv")
+    study, static = STUDIES["nyuv2"], recorded["method"] == "Static"
+    later = static & (recorded["seed"] > 42)
+    missing, diverged = recorded[~later], recorded.assign(miou=recorded["miou"].mask(later))
+    alone = recorded[recorded["seed"] == 42]
+    for frame in (missing, diverged):
+        for metric in ("delta_m", "delta_m_percent"):
+            found, expected = (
+                {(e.method, e.condition): e for e in tables.entries(study, runs, study.seeds) if e.metric == metric}
+                for runs in (frame, alone)
+            )
+            assert found["BPGS", "main"].seeds == (42,)
+            assert found["BPGS", "main"].mean == pytest.approx(expected["BPGS", "main"].mean)
+
+
+def test_a_figure_of_delta_m_says_against_which_static_and_at_which_seeds() -> None:
+    recorded = pd.read_csv(Path(__file__).parents[2] / "results" / "nyuv2" / "report" / "runs" / "nyuv2.csv")
+    study = STUDIES["nyuv2"]
+    titles = {
+        condition.key: dense.delta(study, condition, recorded[recorded["condition"] == condition.key]).title
+        for condition in study.conditions
+    }
+    assert titles["main"] == "NYUv2, main (3 seeds, ± 1 sd): Δ_M against Static"
+    assert titles["equal clips 1"].endswith("(seed 42): Δ_M against Static")
+    assert titles["equal clips 10"].endswith("(seed 42): Δ_M against Static of the main table")
+    assert titles["seg ×1000"].endswith("Δ_M against Static of the main table")
+    main = recorded[recorded["condition"] == "main"]
+    partly = main.assign(delta_m=main["delta_m"].where(main["seed"] == 42))
+    assert "(seed 42)" in dense.delta(study, study.conditions[0], partly).title
 
 
 def test_panels_of_different_seeds_say_how_many() -> None:

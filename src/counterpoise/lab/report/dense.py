@@ -42,11 +42,13 @@ def scores(study: Study, condition: Condition, frame: pd.DataFrame) -> Drawing:
 
 
 def delta(study: Study, condition: Condition, frame: pd.DataFrame) -> Drawing:
-    """Δ_M of each method against Static, positive = better."""
-    panel = _bars(study, condition, frame, "delta_m")
+    """Δ_M of each method against Static, positive = better; where the table has no Static, against the main table's."""
+    known = frame[frame["delta_m"].notna()]
+    against = "Static" if "Static" in set(known["method"]) else "Static of the main table"
+    panel = _bars(study, condition, known, "delta_m")
     return Drawing(
-        f"{heading(titled(study, condition), frame)}: Δ_M against Static",
-        f"{study.title}: Δ_M of each method against Static; above zero is better.",
+        f"{heading(titled(study, condition), known)}: Δ_M against {against}",
+        f"{study.title}: Δ_M of each method against {against}; above zero is better.",
         [Panel([*panel.marks, Rule(0, "x")], panel.title, panel.x, panel.y)],
         size=(5.0, 3.4),
     )

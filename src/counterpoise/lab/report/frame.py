@@ -124,14 +124,18 @@ def at(frame: pd.DataFrame, seeds: Iterable[int]) -> pd.DataFrame:
 def _with_deltas(frame: pd.DataFrame) -> pd.DataFrame:
     """Adds Δ_M of each run, in both conventions, against the mean of Static over the seeds that its table has.
 
-    Both are linear in the metrics, so their means over seeds are those that follow from mean metrics.
+    A run at a seed that Static lacks has none: means over unlike seeds are not compared. Both are linear in the
+    metrics, so their means over seeds are those that follow from mean metrics.
     """
-    static = frame[frame["method"] == "Static"].drop_duplicates("seed")
+    static = frame[frame["method"] == "Static"].drop_duplicates("seed").set_index("seed")
+    static = static.reindex(columns=list(UP)).dropna()  # where it did not diverge
     baselines = {
-        key: static[static["seed"].isin(here["seed"])][list(UP)].mean().to_dict()
-        for key, here in frame.groupby("condition")
+        key: static[static.index.isin(here["seed"])].mean().to_dict() for key, here in frame.groupby("condition")
     }
-    rows = [(row, baselines[row["condition"]]) for row in frame.to_dict("records")]
+    none = dict.fromkeys(UP, float("nan"))
+    rows = [
+        (row, baselines[row["condition"]] if row["seed"] in static.index else none) for row in frame.to_dict("records")
+    ]
     return frame.assign(
         delta_m=[delta_m(row, baseline) for row, baseline in rows],
         delta_m_percent=[delta_m_percent(row, baseline) for row, baseline in rows],
