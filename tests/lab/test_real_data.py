@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from counterpoise.cli import app
 from counterpoise.lab.data import CATALOGUE
-from counterpoise.lab.engine import Store, execute, make_stacks
+from counterpoise.lab.engine import Run, Store, execute, make_stacks
 from counterpoise.lab.report import Book, latex, ledger, ranks, saturation, tables
 from counterpoise.lab.report.book import seed_sets
 from counterpoise.lab.report.frame import collect
@@ -152,6 +153,53 @@ def test_what_factors_cost_is_paired_by_data_set() -> None:
     assert table["sets_worse"].to_dict() == {"a": 0, "b": 17, "c": 0}
     assert table.loc["b", "high"] - table.loc["b", "low"] == pytest.approx(0.0, abs=1e-12)
     assert "| b |" in ranks.markdown([before, after])
+
+
+RECORDED = Path(__file__).parents[2] / "results" / "tabular" / "seventeen" / "runs" / "tabular.csv"
+
+
+def recorded() -> pd.DataFrame:
+    return pd.read_csv(RECORDED, usecols=["method", "condition", "seed", "lr", "macro", "worst"])
+
+
+@pytest.mark.parametrize("how", ["diverged", "missing"])
+def test_a_method_does_not_rank_by_its_luckiest_folds(how: str) -> None:
+    frame = recorded()
+    groups = frame[frame["method"] == "UWSO"].groupby("condition")["macro"]
+    others = (frame["method"] == "UWSO") & ~frame.index.isin(groups.idxmax())
+    lucky = frame.assign(macro=frame["macro"].mask(others)) if how == "diverged" else frame[~others]
+    without = ranks.rankings(TABULAR, frame[frame["method"] != "UWSO"])
+    found = ranks.rankings(TABULAR, lucky)
+    assert [r.ranks.to_dict() for r in found] == [r.ranks.to_dict() for r in without]
+    assert "12 methods on 17 data sets" in ranks.summary(found[0])
+
+
+def test_ranks_compare_means_over_the_same_folds() -> None:
+    frame = recorded()
+    ill = (frame["method"] == "BPGS") & (frame["condition"] == "enb") & (frame["seed"] == 3)
+    plain, graded = ranks.rankings(TABULAR, frame.assign(macro=frame["macro"].mask(ill)))
+    whole = ranks.rank("", ranks.rankings(TABULAR, frame)[0].scores.drop(index="enb"))
+    assert plain.ranks.to_dict() == whole.ranks.to_dict()
+    assert len(graded.scores) == 17
+    elsewhere = frame[(frame["condition"] != "enb ×1000") | (frame["seed"] != 3)]  # the tables are compared, too
+    assert [len(r.scores) for r in ranks.rankings(TABULAR, elsewhere)] == [17, 16]
+    assert [len(r.scores) for r in ranks.rankings(TABULAR, frame[frame["seed"] != 3])] == [17, 17]
+
+
+def test_a_single_task_that_diverged_is_not_left_out_of_the_mean() -> None:
+    class Alone:
+        def result(self, run: Run) -> dict[str, Any]:
+            diverged = run.data.kwargs.get("target") == 1 and run.seed == 1
+            return {"chart": {}, "macro": None if diverged else 0.5, "worst": None if diverged else 0.4}
+
+        def history(self, run: Run) -> list[dict[str, Any]]:
+            return []
+
+    study = small(TABULAR)
+    frame = collect(study, Alone())
+    alone = frame[frame["method"] == SINGLE]
+    assert alone.loc[alone["seed"] == 0, ["macro", "worst"]].to_numpy().tolist() == [[0.5, 0.4]] * 2
+    assert alone.loc[alone["seed"] == 1, ["macro", "worst"]].isna().all().all()
 
 
 def small(study: Study) -> Study:

@@ -289,6 +289,25 @@ def test_a_method_that_diverged_at_every_rate_has_a_row_and_no_score() -> None:
     assert "–" not in rows[fine]
 
 
+@pytest.mark.parametrize("how", ["diverged", "missing"])
+def test_a_rate_does_not_win_by_the_run_that_survived_there(how: str) -> None:
+    study = STUDIES["beyond-rescaling"]
+    first, second = list(study.methods)[:2]
+    places = [(m, "×1", seed, rate) for m in (first, second) for rate in (1e-3, 1.0) for seed in range(10)]
+    results = pd.DataFrame(places, columns=["method", "condition", "seed", "lr"]).assign(macro=0.7, worst=0.6)
+    high = results["lr"] == 1.0
+    lost = high & (results["method"] == first) & (results["seed"] > 0)
+    results["macro"] = results["macro"].mask(high, 0.9).mask(lost)
+    results = results[~lost] if how == "missing" else results
+    best = best_rates(results)
+    assert dict(best.groupby("method")["lr"].first()) == {first: 1e-3, second: 1.0}
+    assert len(best) == 20
+    ill = best["method"].eq(second) & (best["seed"] > 0)
+    partly = best[~ill] if how == "missing" else best.assign(macro=best["macro"].mask(ill))
+    assert tables.ranked(study, best) == [second, first]
+    assert tables.ranked(study, partly) == [first, second]  # nor does a method
+
+
 def test_a_score_that_a_run_lacks_is_not_counted_and_does_not_differ_from_the_paper() -> None:
     results = frame(STUDY)
     there = results["seed"] == 42

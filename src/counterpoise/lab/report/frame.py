@@ -51,10 +51,13 @@ def _joined(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
         return frame
     tasks = {condition.key: condition.targets for condition in study.conditions}
     groups = frame[alone].groupby(["method", "condition", "seed"])
-    rows = groups.agg(lr=("lr", "first"), macro=("macro", "mean"), worst=("worst", "min"), count=("macro", "size"))
-    rows = rows.reset_index()
+    rows = groups.agg(
+        lr=("lr", "first"), macro=("macro", "mean"), worst=("worst", "min"),
+        count=("macro", "size"), scored=("macro", "count"),
+    ).reset_index()  # fmt: skip
+    rows.loc[rows["scored"] < rows["count"], ["macro", "worst"]] = float("nan")  # where a task diverged
     whole = rows["count"] == rows["condition"].map(tasks)
-    return pd.concat([frame[~alone], rows[whole].drop(columns="count")], ignore_index=True)
+    return pd.concat([frame[~alone], rows[whole].drop(columns=["count", "scored"])], ignore_index=True)
 
 
 class Which(TypedDict, total=False):
@@ -144,7 +147,13 @@ def _with_deltas(frame: pd.DataFrame) -> pd.DataFrame:
 
 def best_rates(frame: pd.DataFrame) -> pd.DataFrame:
     """Where several learning rates were tried, each method keeps the one with the best mean macro score."""
-    means = frame.groupby(["method", "lr"])["macro"].mean()
-    means = means.fillna(float("-inf"))  # of a rate at which every run diverged
-    best = {method: means[method].idxmax() for method in frame["method"].unique()}
+    best = by_score(frame, ["method", "lr"]).reset_index().drop_duplicates("method").set_index("method")["lr"]
     return frame[frame["lr"] == frame["method"].map(best)].reset_index(drop=True)
+
+
+def by_score(frame: pd.DataFrame, of: str | list[str]) -> pd.DataFrame:
+    """Number and mean of the macro scores of each group, the best group first.
+
+    One that has fewer scores than another stands behind it: what did not diverge there is no fair sample.
+    """
+    return frame.groupby(of)["macro"].agg(["count", "mean"]).sort_values(["count", "mean"], ascending=False)

@@ -36,13 +36,22 @@ class Ranking:
 
 
 def score_table(study: Study, frame: pd.DataFrame, part: str) -> pd.DataFrame:
-    """The mean macro score over folds: data sets down, methods across; only what is complete."""
-    heads = {c.key: c.head for c in study.conditions if c.part == part}
-    chosen = frame[frame["condition"].isin(list(heads))]
-    table = chosen.pivot_table(index="condition", columns="method", values="macro", aggfunc="mean", sort=False)
-    table = table.reindex(index=[key for key in heads if key in table.index]).rename(index=heads)
+    """The mean macro score over folds: data sets down, methods across; only what is complete.
+
+    A mean is complete if it has every fold of its data set that has a score at all, in whichever table: runs that
+    diverged or are missing make unlike means, and the luckiest folds would win.
+    """
+    data = {condition.key: condition.head for condition in study.conditions}
+    scored = frame.loc[frame["macro"].notna(), ["method", "condition", "seed", "macro"]]
+    scored = scored.assign(data=scored["condition"].map(data))
+    folds = scored.groupby("data")["seed"].nunique()
+    keys = [condition.key for condition in study.parts()[part]]
+    groups = scored[scored["condition"].isin(keys)].groupby(["data", "method"])["macro"]
+    means, counts = groups.mean().unstack(), groups.count().unstack()
+    table = means.where(counts.eq(folds, axis=0))
+    sets = [data[key] for key in keys if data[key] in table.index]
     methods = [method for method in study.methods if method in table.columns]
-    return table[methods].dropna(axis=1, how="all").dropna(axis=0)
+    return table.loc[sets, methods].dropna(axis=1, how="all").dropna(axis=0)
 
 
 def rankings(study: Study, frame: pd.DataFrame) -> list[Ranking]:

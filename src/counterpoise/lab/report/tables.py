@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..studies import Study
-from .frame import at
+from .frame import at, by_score
 
 AGREES = 0.0035  # a difference that rounding to three digits can make of VALUE_TOLERANCE
 ROUNDING = 5e-4  # the paper prints three digits
@@ -135,7 +135,7 @@ def ranked(study: Study, frame: pd.DataFrame) -> list[str]:
     """The methods as the study lists them; where each has its best of several rates, the best method first."""
     if not study.rates:
         return list(study.methods)
-    return [str(m) for m in frame.groupby("method")["macro"].mean().sort_values(ascending=False).index]
+    return [str(method) for method in by_score(frame, "method").index]
 
 
 @dataclass(frozen=True)
