@@ -1,5 +1,6 @@
 """The studies of real tables: their grids, the paper's table, ranks and the figures made of them."""
 
+import io
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -8,12 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 from scipy import stats
 from typer.testing import CliRunner
 
 from counterpoise.cli import app
 from counterpoise.lab.data import CATALOGUE
 from counterpoise.lab.engine import Run, Store, execute, make_stacks
+from counterpoise.lab.page import gather, write
 from counterpoise.lab.report import Book, latex, ledger, ranks, saturation, tables
 from counterpoise.lab.report.book import seed_sets
 from counterpoise.lab.report.frame import collect
@@ -200,6 +203,43 @@ def test_a_single_task_that_diverged_is_not_left_out_of_the_mean() -> None:
     alone = frame[frame["method"] == SINGLE]
     assert alone.loc[alone["seed"] == 0, ["macro", "worst"]].to_numpy().tolist() == [[0.5, 0.4]] * 2
     assert alone.loc[alone["seed"] == 1, ["macro", "worst"]].isna().all().all()
+
+
+def printed(frame: pd.DataFrame, width: int = 80) -> str:
+    book = Book([TABULAR], Store(Path()), recorded={"tabular": frame})
+    console = Console(record=True, width=width, file=io.StringIO())
+    book.show(console)
+    return console.export_text()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_terminal_cuts_no_number_of_a_ranking(width: int) -> None:
+    frame = recorded()
+    text = printed(frame, width)
+    assert "…" not in text
+    words = text.split()
+    for ranking in ranks.rankings(TABULAR, frame):
+        for value in (*ranking.scores.to_numpy().flat, *ranking.scores.mean()):
+            assert f"{value:.3f}" in words
+        for name in ranking.scores.columns:
+            assert name in text
+    assert all(len(line) <= width for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("methods", "sets"), [(["Static", "BPGS"], ["enb", "edm"]), (["Static", "BPGS", "UWSO"], ["enb"])]
+)
+def test_what_cannot_be_ranked_is_shown_as_it_is(methods: list[str], sets: list[str], tmp_path: Path) -> None:
+    frame = recorded()
+    frame = frame[frame["method"].isin(methods) & frame["condition"].isin(sets)]
+    assert ranks.rankings(TABULAR, frame) == []
+    (tmp_path / "runs").mkdir()
+    frame.to_csv(tmp_path / "runs" / "tabular.csv", index=False)
+    html = write(gather([tmp_path]), tmp_path / "out")[0].read_text()
+    for _, values in frame.groupby(["method", "condition"])["macro"]:
+        cell = f"{values.mean():.3f} ± {values.std():.3f}"
+        assert cell in printed(frame)
+        assert cell in html
 
 
 def small(study: Study) -> Study:

@@ -278,8 +278,8 @@ def _section(
 
 def _tables(book: Book, study: Study) -> list[Table]:
     frame, found = book.frames[study.name], list[Table]()
-    if study.layout == "ranks":
-        return [_ranks(ranking) for ranking in ranks.rankings(study, frame)]
+    if study.layout == "ranks" and (rankings := ranks.rankings(study, frame)):
+        return [_ranks(ranking) for ranking in rankings]
     for seeds in book.sets[study.name]:
         for grid in tables.grids(study, tables.entries(study, frame, seeds)):
             ours, theirs = tables.standings(grid), tables.standings(grid, paper=True)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
-from rich.markdown import Markdown
 
 from ..data.dense import DENSE
 from ..files import write_whole
@@ -62,8 +61,10 @@ class Book:
             console.rule(f"[bold]{study.title}", align="left")
             console.print(study.question, style="italic")
             seeds = self.sets[study.name][0]
-            if study.layout == "ranks":
-                console.print(Markdown(ranks.markdown(ranks.rankings(study, self.frames[study.name]))))
+            found = ranks.rankings(study, self.frames[study.name]) if study.layout == "ranks" else []
+            if found:
+                for part in ranks.terminal(found, console.width):
+                    console.print(part, "", sep="\n")
             else:
                 cells = tables.entries(study, self.frames[study.name], seeds)
                 for table in tables.terminal(study, cells, seeds, console.width):

@@ -1,13 +1,16 @@
 """Many methods on many data sets: average ranks, Friedman's test, Nemenyi's critical difference (Demšar 2006)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from rich.table import Table
+from rich.text import Text
 
 from ..studies import Study
+from .tables import fitting, ruled
 
 LEVEL = 0.05
 RESAMPLES = 10_000
@@ -121,42 +124,67 @@ def summary(ranking: Ranking) -> str:
     )
 
 
-def markdown(found: Sequence[Ranking]) -> str:
+@dataclass(frozen=True)
+class Sheet:
+    """A table as it is printed."""
+
+    heads: list[str]
+    rows: list[list[str]]
+    title: str = ""
+    note: str = ""  # what is said of it beside its title
+    best: Sequence[Sequence[bool]] = ()  # the cells that stand out; none: no cell does
+
+    def cells(self) -> Iterator[list[tuple[str, bool]]]:
+        """Its rows, each cell with whether it stands out."""
+        best = self.best or [[False] * len(self.heads)] * len(self.rows)
+        for row, marks in zip(self.rows, best, strict=True):
+            yield list(zip(row, marks, strict=True))
+
+
+def sheets(found: Sequence[Ranking]) -> Iterator[Sheet]:
     """Average ranks, the scores on each data set, and what the second table costs against the first."""
-    blocks = []
     for ranking in found:
-        lines = [
-            f"**{ranking.part}**: {summary(ranking)}",
-            "",
-            "| method | average rank | mean score |",
-            "| --- | --- | --- |",
-        ]
         means = ranking.scores.mean()
-        lines += [f"| {method} | {value:.2f} | {means[method]:.3f} |" for method, value in ranking.ranks.items()]
-        methods = list(ranking.scores.columns)
-        lines += ["", f"| data set | {' | '.join(methods)} |", "|" + " --- |" * (len(methods) + 1)]
-        for name, row in ranking.scores.iterrows():
-            best = row.max()
-            cells = (f"**{value:.3f}**" if value == best else f"{value:.3f}" for value in row)
-            lines.append(f"| {name} | {' | '.join(cells)} |")
-        blocks.append("\n".join(lines))
+        rows = [[str(method), f"{value:.2f}", f"{means[method]:.3f}"] for method, value in ranking.ranks.items()]
+        yield Sheet(["method", "average rank", "mean score"], rows, ranking.part, summary(ranking))
+        rows = [[str(name), *(f"{value:.3f}" for value in row)] for name, row in ranking.scores.iterrows()]
+        best = ranking.scores.eq(ranking.scores.max(axis=1), axis=0)
+        yield Sheet(["data set", *ranking.scores.columns], rows, best=[[False, *row] for row in best.to_numpy()])
     if comparable(found):
-        heads = (
-            "method",
-            "mean score",
-            "graded",
-            "lost [95 % interval]",
-            "sets that lose > 0.01",
-            "rank",
-            "rank, graded",
-        )
-        lines = ["**What graded factors cost**", "", f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
+        heads = ["method", "mean score", "graded", "lost [95 % interval]", "sets that lose > 0.01"]
+        rows = []
         for method, row in changes(*found).iterrows():
             lost = f"{row.lost:.3f} [{row.low:.3f}, {row.high:.3f}]"
-            rest = f"{row.sets_worse:.0f} | {row['rank']:.2f} | {row.rank_graded:.2f}"
-            lines.append(f"| {method} | {row.score:.3f} | {row.score_graded:.3f} | {lost} | {rest} |")
+            ranks = [f"{row['rank']:.2f}", f"{row.rank_graded:.2f}"]
+            rows.append(
+                [str(method), f"{row.score:.3f}", f"{row.score_graded:.3f}", lost, f"{row.sets_worse:.0f}", *ranks]
+            )
+        yield Sheet([*heads, "rank", "rank, graded"], rows, "What graded factors cost")
+
+
+def markdown(found: Sequence[Ranking]) -> str:
+    blocks = []
+    for sheet in sheets(found):
+        if sheet.title:
+            blocks.append(f"**{sheet.title}**{f': {sheet.note}' if sheet.note else ''}")
+        lines = [f"| {' | '.join(sheet.heads)} |", "|" + " --- |" * len(sheet.heads)]
+        for row in sheet.cells():
+            lines.append(f"| {' | '.join(f'**{text}**' if best else text for text, best in row)} |")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"
+
+
+def terminal(found: Sequence[Ranking], width: int = 80) -> Iterator[Text | Table]:
+    """The same no wider than `width`: a wide table as several."""
+    for sheet in sheets(found):
+        if sheet.title:
+            yield Text.assemble((sheet.title, "bold"), f": {sheet.note}" if sheet.note else "")
+        widths = [max(map(len, column)) for column in zip(sheet.heads, *sheet.rows, strict=True)]
+        for part in fitting(widths[1:], width - widths[0]):
+            table = ruled(sheet.heads[1:][part])
+            for name, *rest in sheet.cells():
+                table.add_row(Text(name[0]), *(Text(text, "bold" if best else "") for text, best in rest[part]))
+            yield table
 
 
 def csv(found: Sequence[Ranking]) -> str:

@@ -251,32 +251,42 @@ def terminal(study: Study, cells: Sequence[Entry], seeds: Sequence[int], width: 
     """Rich tables no wider than `width`; the paper's number stands under ours, in red where they differ."""
     tables = []
     for grid in (part for whole in grids(study, cells) for part in _cut(whole, width)):
-        title = caption(study, grid, seeds)
-        table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-        table.show_edge = False
-        table.add_column("", no_wrap=True)
-        for head in grid.heads:
-            table.add_column(head, justify="right", no_wrap=True)
+        table = ruled(grid.heads, caption(study, grid, seeds))
         for method, row in grid.rows.items():
             table.add_row(Text(method), *(_cell(entry) for entry in row))
         tables.append(table)
     return tables
 
 
+def ruled(heads: Sequence[str], title: str | None = None) -> Table:
+    """A table for the terminal, still without rows: a column of names, and one under each head."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    table.show_edge = False
+    table.add_column("", no_wrap=True)
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    return table
+
+
 def _cut(grid: Grid, width: int) -> Iterator[Grid]:
     """A wide table as several, with as many of its columns in each as fit."""
-    left = width - max(map(len, grid.rows), default=0) - 1
     columns = [
         [head, *(text for row in grid.rows.values() for text in (row[i].ours(), row[i].paper()))]
         for i, head in enumerate(grid.heads)
     ]
-    widths = [max(map(len, texts)) + 2 for texts in columns]  # the gap between columns
+    widths = [max(map(len, texts)) for texts in columns]
+    for part in fitting(widths, width - max(map(len, grid.rows), default=0)):
+        yield replace(grid, heads=grid.heads[part], rows={m: row[part] for m, row in grid.rows.items()})
+
+
+def fitting(widths: Sequence[int], width: int) -> Iterator[slice]:
+    """The columns in parts, as many in each as fit into what the column of names leaves of a line."""
     start = 0
     while start < len(widths):
         stop = start + 1
-        while stop < len(widths) and sum(widths[start : stop + 1]) <= left:
+        while stop < len(widths) and sum(w + 2 for w in widths[start : stop + 1]) < width:  # 2: the gap between columns
             stop += 1
-        yield replace(grid, heads=grid.heads[start:stop], rows={m: row[start:stop] for m, row in grid.rows.items()})
+        yield slice(start, stop)
         start = stop
 
 
