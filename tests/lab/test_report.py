@@ -241,14 +241,14 @@ def test_delta_m_is_nowhere_that_static_is_not() -> None:
 def test_a_figure_of_delta_m_says_against_which_static_and_at_which_seeds() -> None:
     recorded = pd.read_csv(Path(__file__).parents[2] / "results" / "nyuv2" / "report" / "runs" / "nyuv2.csv")
     study = STUDIES["nyuv2"]
-    titles = {
-        condition.key: dense.delta(study, condition, recorded[recorded["condition"] == condition.key]).title
-        for condition in study.conditions
-    }
-    assert titles["main"] == "NYUv2, main (3 seeds, ± 1 sd): Δ_M against Static"
-    assert titles["equal clips 1"].endswith("(seed 42): Δ_M against Static")
-    assert titles["equal clips 10"].endswith("(seed 42): Δ_M against Static of the main table")
-    assert titles["seg ×1000"].endswith("Δ_M against Static of the main table")
+    said = {}
+    for condition in study.conditions:
+        drawing = dense.delta(study, condition, recorded[recorded["condition"] == condition.key])
+        said[condition.key] = f"{drawing.title}: {drawing.panels[0].title}"
+    assert said["main"] == "NYUv2, main (3 seeds, ± 1 sd): Δ_M ↑ against Static"
+    assert said["equal clips 1"].endswith("(seed 42): Δ_M ↑ against Static")
+    assert said["equal clips 10"].endswith("(seed 42): Δ_M ↑ against Static of the main table")
+    assert said["seg ×1000"].endswith("Δ_M ↑ against Static of the main table")
     main = recorded[recorded["condition"] == "main"]
     partly = main.assign(delta_m=main["delta_m"].where(main["seed"] == 42))
     assert "(seed 42)" in dense.delta(study, study.conditions[0], partly).title

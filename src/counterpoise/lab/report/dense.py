@@ -47,9 +47,9 @@ def delta(study: Study, condition: Condition, frame: pd.DataFrame) -> Drawing:
     against = "Static" if "Static" in set(known["method"]) else "Static of the main table"
     panel = _bars(study, condition, known, "delta_m")
     return Drawing(
-        f"{heading(titled(study, condition), known)}: Δ_M against {against}",
+        heading(titled(study, condition), known),
         f"{study.title}: Δ_M of each method against {against}; above zero is better.",
-        [Panel([*panel.marks, Rule(0, "x")], panel.title, panel.x, panel.y)],
+        [Panel([*panel.marks, Rule(0, "x")], f"{panel.title} against {against}", panel.x, panel.y)],
         size=(5.0, 3.4),
     )
 
