@@ -133,6 +133,11 @@ def score(method: str, condition: str, metric: str = "macro") -> Score:
     return Score(method, condition, metric)
 
 
+def deviation(method: str, condition: str, metric: str = "macro") -> Score:
+    """Over seeds."""
+    return Score(method, condition, metric, "sd")
+
+
 def all_of(statements: Iterable[Statement]) -> Statement:
     return Statement(tuple(part for statement in statements for part in statement.parts))
 

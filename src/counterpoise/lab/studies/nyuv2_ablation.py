@@ -25,7 +25,7 @@ METHODS = {
 }
 CANONICAL, BA_FIXED, SL_AUTO, SL_FIXED = list(METHODS)[1:]
 ERRORS = {"abs_rel": "absolute relative error", "rmse": "depth RMSE", "angle": "angle", "total_loss": "total loss"}
-HERE = ["half"]
+HERE, STABLE = ["half"], [name for name in METHODS if name not in (CANONICAL, SL_AUTO)]
 
 
 def others(method: str) -> list[str]:
@@ -41,11 +41,11 @@ CLAIMS = (
     ),
     Claim("SL-auto ends at mIoU 0.058", "§5.3", score(SL_AUTO, "half", "miou").near(0.058, 0.012)),
     *(
-        Claim(f"The canonical form leads on {name}", "§5.3", below(CANONICAL, others(CANONICAL), HERE, metric))
+        Claim(f"The canonical form leads the stable ones on {name}", "§5.3", below(CANONICAL, STABLE, HERE, metric))
         for metric, name in ERRORS.items()
     ),
-    Claim("The canonical form leads on normals within 11.25°", "§5.3",
-          ahead(CANONICAL, others(CANONICAL), HERE, "within_11")),
+    Claim("The canonical form leads the stable ones on normals within 11.25°", "§5.3",
+          ahead(CANONICAL, STABLE, HERE, "within_11")),
     Claim("BA-fixed leads on mIoU", "§5.3", ahead(BA_FIXED, others(BA_FIXED), HERE, "miou")),
     Claim(
         "SL-fixed never matches the canonical form",
