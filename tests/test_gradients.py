@@ -175,7 +175,7 @@ def test_the_graph_is_freed_or_kept() -> None:
 @pytest.mark.parametrize("tasks", [3, 5])
 def test_products_of_long_gradients_keep_their_digits(tasks: int) -> None:
     """A Gram matrix of parallel gradients has cosines of 1, to the digits that the solvers count on."""
-    row = torch.randn(1 << 22)
+    row = torch.randn(1 << 22, generator=torch.Generator().manual_seed(0))
     gram = gradients.gram([[row * 1.1 * (i + 1)] for i in range(tasks)], 0)
     norms = gram.diagonal().sqrt()
-    assert (gram / torch.outer(norms, norms) - 1).abs().max() < 5e-7
+    assert (gram / torch.outer(norms, norms) - 1).abs().max() < 3e-7

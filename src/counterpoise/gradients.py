@@ -20,6 +20,7 @@ SMALL = 1 << 16  # tensors below this size are concatenated before their product
 FEW = 4  # rows that are combined one by one rather than as a matrix, on a CPU
 PIECE = 1 << 12  # the length of the pieces into which a device cuts long products
 LONG = 1 << 18  # the longest sum that a CPU takes in single precision: solvers count on digits that longer ones lose
+WIDE = 1 << 16  # the same for matrix products, which add in fewer lanes than a dot product
 
 
 class Root(NamedTuple):
@@ -359,8 +360,8 @@ def _square(parts: list[Tensor], lead: int) -> Tensor:
 def _products(flat: Tensor) -> Tensor:
     """flat·flatᵀ for a few very long rows. A device would give such a product to a single block: cut it into many."""
     length = flat.shape[-1]
-    if flat.device.type == "cpu" and length > LONG:
-        return torch.stack([(piece @ piece.mT).double() for piece in flat.split(LONG, -1)]).sum(0)
+    if flat.device.type == "cpu" and length > WIDE:
+        return torch.stack([(piece @ piece.mT).double() for piece in flat.split(WIDE, -1)]).sum(0)
     pieces = length // PIECE
     if flat.device.type == "cpu" or flat.dim() > 2 or pieces < 2:
         return flat @ flat.mT
