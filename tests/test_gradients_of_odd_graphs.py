@@ -113,6 +113,10 @@ def test_bad_input_is_named() -> None:
         balancer.backward(losses, shared=[])
     with pytest.raises(ValueError, match="pass it as features="):
         balancer.backward(losses, shared=[z])
+    with pytest.raises(ValueError, match="needs shared=, the parameters that all tasks share, or features="):
+        balancer.backward(losses, features=[])
+    with pytest.raises(TypeError, match="features hold 'z', expected tensors"):
+        balancer.backward(losses, features={"z": z})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="features do not require a gradient"):
         balancer.backward(losses, features=z.detach())
     with pytest.raises(ValueError, match="no task reaches any of the tensors"):
@@ -256,3 +260,66 @@ def test_tied_weights_pass_by_the_features() -> None:
     z = table[:3].tanh()
     with pytest.raises(ValueError, match="without passing through"):
         cp.UPGrad(2).backward([(z @ table.T).square().mean(), z.mean()], features=z)
+
+
+def grads(module: nn.Module) -> Tensor:
+    return torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("heads", ["own", "aggregated"])
+@pytest.mark.parametrize("passes", ["auto", "loop", "batched"])
+@pytest.mark.parametrize("name", ["pcgrad", "gradnorm"])
+def test_what_stands_before_the_shared_part_is_trained_through_features_too(name: str, passes: str, heads: str) -> None:
+    torch.manual_seed(0)
+    stem, last, tops = nn.Linear(6, 8), nn.Linear(8, 8), nn.ModuleList(nn.Linear(8, 1) for _ in range(2))
+    net, x, found = nn.ModuleList([stem, last, tops]), torch.randn(16, 6), []
+    for through in (False, True):
+        net.zero_grad()
+        z = last(stem(x).tanh())
+        places: dict[str, Any] = {"features": z} if through else {}
+        balancer = cp.make(name, 2, passes=passes, heads=heads)
+        balancer.backward([top(z).square().mean() for top in tops], shared=last.parameters(), **places)
+        assert all(p.grad is not None for p in net.parameters())
+        found.append(grads(net))
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_a_feature_that_is_made_of_another_is_refused() -> None:
+    torch.manual_seed(0)
+    encoder, x = nn.Linear(6, 8), torch.randn(16, 6)
+    for made in (lambda z: z.mean(0), lambda z: z[:, 0], lambda z: nn.functional.relu(z)):
+        z = encoder(x)
+        losses = [z.square().mean(), made(z).sum()]
+        for place in ({"features": [z, made(z)]}, {"features": [made(z), z], "shared": encoder.parameters()}):
+            with pytest.raises(ValueError, match="is made of another"):
+                cp.UPGrad(2).backward(losses, **place)
+    leaf = torch.randn(3, requires_grad=True)
+    with pytest.raises(ValueError, match="is made of another"):
+        cp.UPGrad(2).backward([leaf.sum(), leaf.exp().sum()], features=[leaf, leaf.exp()])
+
+
+@pytest.mark.parametrize("at", ["features", "both"])
+def test_a_feature_that_is_named_twice_counts_once(at: str) -> None:
+    torch.manual_seed(0)
+    encoder, x, found = nn.Linear(6, 8), torch.randn(16, 6), []
+    for count in (1, 2):
+        encoder.zero_grad()
+        z = encoder(x)
+        places: dict[str, Any] = {"shared": encoder.parameters()} if at == "both" else {}
+        cp.UPGrad(2).backward([z.square().mean(), (z - 1).square().mean()], features=count * [z], **places)
+        found.append(grads(encoder))
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_a_task_that_passes_by_the_features_is_noticed_when_it_first_appears() -> None:
+    torch.manual_seed(0)
+    encoder, x, balancer = nn.Linear(6, 8), torch.randn(16, 6), cp.UPGrad(2)
+    for missing in (True, False):
+        h = encoder(x)
+        z = h.tanh()
+        losses = [z.square().mean(), None if missing else h.square().mean()]
+        if missing:
+            balancer.backward(losses, features=z)
+        else:
+            with pytest.raises(ValueError, match="without passing through"):
+                balancer.backward(losses, features=z)

@@ -66,6 +66,11 @@ def check_retained(who: object, roots: Sequence[Root], targets: Sequence[Tensor]
     return bool(parts)
 
 
+def refused_by_checkpoint(error: RuntimeError) -> bool:
+    """Whether a reentrant checkpoint stands in the graph: it allows no look at gradients of given tensors."""
+    return any(words in str(error) for words in ("Checkpointing is not compatible", "use_reentrant=True"))
+
+
 def _graphs_made() -> int:
     """How many graphs were compiled in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
@@ -88,8 +93,8 @@ def _survives(roots: Sequence[Root], targets: Sequence[Tensor]) -> bool:
                 for _ in range(2)
             )
         except RuntimeError as error:
-            if "Checkpointing is not compatible" in str(error):
-                return True  # reentrant checkpoints allow no such look
+            if refused_by_checkpoint(error):
+                return True
             if "donated buffer" in str(error):
                 raise RuntimeError(_USED_UP) from error
             raise

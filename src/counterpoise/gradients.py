@@ -162,6 +162,16 @@ def bypassed(outputs: Sequence[Tensor], features: Sequence[Tensor]) -> bool:
     return any(node in before for node in graph(outputs, features))
 
 
+def nested(features: Sequence[Tensor]) -> bool:
+    """Whether one of them is made of another, whose gradient then has the way through it already."""
+    nodes = {(z.grad_fn, z.output_nr) for z in features if z.grad_fn is not None}
+    leaves = {id(z) for z in features if z.grad_fn is None}
+    return any(
+        id(getattr(node, "variable", None)) in leaves or any(edge in nodes for edge in node.next_functions)
+        for node in graph(features, ())
+    )
+
+
 def graph(outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Iterator[Node]:
     """The nodes between `targets` and the outputs."""
     # A node may have several outputs, of which only some are targets (chunk, unbind, a compiled function).

@@ -28,7 +28,7 @@ class GradNorm(Aggregation):
     with :math:`n_i = \|\nabla L_i\|` and :math:`\bar n` the mean of the :math:`w_i n_i`. The derivative in
     :math:`w_i` is :math:`n_i \operatorname{sign}(\cdot)`, so no second backward is needed. The weights, positive with
     :math:`\sum_i w_i = T`, multiply the losses, heads included; an Adam of their own moves them. The paper takes norms
-    on the last shared layer, which is cheap with `features=`. One popular package has the sign of α wrong.
+    on the last shared layer: pass its parameters as `shared=`. One popular package has the sign of α wrong.
 
     Example:
         >>> w = torch.ones(2, requires_grad=True)

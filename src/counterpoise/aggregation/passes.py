@@ -23,13 +23,16 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, shared: Iterable[Tensor] | None, features: Tensor | Sequence[Tensor] | None, method: str) -> Place:
-        if shared is None and features is None:
+        given = [features] if isinstance(features, Tensor) else list(features or ())
+        through = list({id(z): z for z in given}.values())
+        if shared is None and not through:
             raise ValueError(
                 f"{method}.backward needs shared=, the parameters that all tasks share, or features=, the "
                 f"representation from which all heads start"
             )
-        through = [features] if isinstance(features, Tensor) else list(features or ())
         for z in through:
+            if not isinstance(z, Tensor):
+                raise TypeError(f"features hold {z!r}, expected tensors")
             if not z.requires_grad:
                 raise ValueError("features do not require a gradient: pass them as the shared network returns them")
         if shared is None:
@@ -50,7 +53,8 @@ class BackwardPasses:
 
     def __init__(self) -> None:
         self.batches: bool | None = None  # whether batched passes work; None before the first
-        self.apart = False  # whether heads were seen to reach the rest through the features alone
+        self.apart: set[int] = set()  # tasks that were seen to reach the rest through the features alone
+        self.unnested = False  # whether features were seen not to be made of each other
 
     def take(self, roots: Sequence[Root], place: Place, keep: bool, passes: Passes, *, heads: bool) -> TaskGradients:
         """Gradients there, and with `heads` those of all other leaves. `keep`: the graph is needed again."""
@@ -58,6 +62,7 @@ class BackwardPasses:
             return TaskGradients(list(place.targets), (), [], [], [])
         if len(roots) > 1 and check_retained(self, roots, place.targets):
             self.batches = False  # vmap does not know compiled functions
+        self._check_features(place.features)
         if place.at_features:
             return self._at_features(roots, place.features, keep)
         if self._batched(place, passes):
@@ -65,22 +70,31 @@ class BackwardPasses:
                 # A pass that turns out not to batch must leave the graph for the loop.
                 grads = _on_parameters(roots, place, keep or self.batches is None, batched=True, heads=heads)
             except RuntimeError:
-                if passes == "batched":
+                worked, self.batches = self.batches, False
+                if passes == "batched" or worked:  # the pass has freed the graph
                     raise
-                self.batches = False
             else:
                 self.batches = True
                 return grads
         return _on_parameters(roots, place, keep, batched=False, heads=heads)
 
+    def _check_features(self, features: Sequence[Tensor]) -> None:
+        if len(features) > 1 and not self.unnested and gradients.nested(features):
+            raise ValueError(
+                "one of the features= is made of another, so that its gradient would count twice: pass the earlier one "
+                "alone, or compare on shared= alone"
+            )
+        self.unnested = self.unnested or len(features) > 1
+
     def _at_features(self, roots: Sequence[Root], features: Sequence[Tensor], keep: bool) -> TaskGradients:
         outputs = [root.loss for root in roots]
-        if not self.apart and gradients.bypassed(outputs, features):
+        new = [root.loss for root in roots if root.slot not in self.apart]
+        if new and gradients.bypassed(new, features):
             raise ValueError(
-                "a task reaches what stands before features= without passing through them: add the tensors through "
-                "which it passes to features=, or compare on shared= alone"
+                "a task reaches what stands before features= without passing through them: compare on shared= alone, "
+                "or add the tensors through which it passes to features=, if none of them is made of another"
             )
-        self.apart = True
+        self.apart.update(root.slot for root in roots)
         return gradients.at_features(roots, features, gradients.leaves_beside(outputs, features), keep)
 
     def _batched(self, place: Place, passes: Passes) -> bool:
@@ -96,7 +110,8 @@ class BackwardPasses:
 
 def _on_parameters(roots: Sequence[Root], place: Place, keep: bool, *, batched: bool, heads: bool) -> TaskGradients:
     outputs = [root.loss for root in roots]
-    if place.features:
+    # Whatever else stands before the features would get nothing by way of them.
+    if place.features and not gradients.leaves_beside(place.features, place.targets):
         leaves = gradients.leaves_beside(outputs, place.features)
         if {id(leaf) for leaf in leaves} & {id(target) for target in place.targets}:
             raise ValueError("a task reaches a shared parameter without passing through features: leave them out")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import gradients
 from ..balancer import Balancer
-from ..compiled import check_retained
+from ..compiled import check_retained, refused_by_checkpoint
 from ..functional.bpgs import radius, statistics
 from ..losses import Losses, Slots, cut_not_finite, gather, of_samples, task_names
 from ..weighting import BPGS, Weighting
@@ -192,8 +192,8 @@ class Doctor:
             try:
                 found = torch.autograd.grad(root.loss, shared, root.grad, retain_graph=True, allow_unused=True)
             except RuntimeError as error:
-                if "Checkpointing is not compatible" in str(error):
-                    return  # reentrant checkpoints allow no such look
+                if refused_by_checkpoint(error):
+                    return
                 raise
             rows.append([*found])
         seen = [root.slot for root in roots]

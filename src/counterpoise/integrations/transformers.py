@@ -105,7 +105,11 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
             logs = logs | {f"weight/{t}": w for t, w in zip(self.balancer.tasks, weights.tolist(), strict=True)}
         super().log(logs, *args, **kwargs)
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+    def train(
+        self, resume_from_checkpoint: str | os.PathLike[str] | bool | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        if isinstance(resume_from_checkpoint, os.PathLike):
+            resume_from_checkpoint = os.fspath(resume_from_checkpoint)
         found = resume_from_checkpoint
         if found is True:
             from transformers.trainer_utils import get_last_checkpoint
