@@ -79,12 +79,14 @@ class BackwardPasses:
         return _on_parameters(roots, place, keep, batched=False, heads=heads)
 
     def _check_features(self, features: Sequence[Tensor]) -> None:
-        if len(features) > 1 and not self.unnested and gradients.nested(features):
+        if len(features) < 2 or self.unnested:
+            return
+        if gradients.nested(features):
             raise ValueError(
                 "one of the features= is made of another, so that its gradient would count twice: pass the earlier one "
                 "alone, or compare on shared= alone"
             )
-        self.unnested = self.unnested or len(features) > 1
+        self.unnested = True
 
     def _at_features(self, roots: Sequence[Root], features: Sequence[Tensor], keep: bool) -> TaskGradients:
         outputs = [root.loss for root in roots]

@@ -120,8 +120,8 @@ def write(gathered: Gathered, folder: Path) -> list[Path]:
 
 def _write(gathered: Gathered, folder: Path, press: ink.Press) -> list[Path]:
     sections, rows, charts, written = list[Section](), list[Row](), list[Table](), list[Path]()
-    made_of = editions(gathered)
-    for edition, within in zip(made_of, _slugs([edition.how for edition in made_of]), strict=True):
+    every = editions(gathered)
+    for edition, within in zip(every, _slugs(edition.how for edition in every), strict=True):
         book = Book(
             edition.studies,
             gathered if edition.recorded is None else Gathered(),  # scores have no histories to draw
