@@ -11,8 +11,8 @@ test: .venv/ready browser  ## format, lint, types, tests
 
 lowest: .venv-lowest/ready  ## the core on the lowest torch that is supported, and nothing but torch beside the test tools
 	PYTHONPATH=src .venv-lowest/bin/python -m pytest -q -o addopts=--import-mode=importlib \
-	    $(addprefix tests/test_,bpgs.py loop.py inputs.py invariance.py gradients.py gradients_in_loops.py \
-	    gradients_of_odd_graphs.py) tests/solvers
+	    tests/weighting tests/gradients tests/functional tests/test_inputs.py --ignore=tests/functional/test_torchjd.py \
+	    --ignore=tests/gradients/test_retained.py --ignore=tests/weighting/test_compile.py --ignore=tests/weighting/test_definitions.py
 
 reproduce: .venv/lab  ## the paper's four synthetic studies: tables, claims and figures, on a CPU and without data
 	$(BIN)/counterpoise reproduce

@@ -9,31 +9,31 @@ import torch
 
 # A skipped test is a hole: each one that may be skipped stands here with its reason, and any other fails the run.
 MAY_SKIP = {
-    "tests/lab/test_atlas.py": "needs Chromium",
-    "tests/lab/test_boards.py": "needs MLflow",
-    "tests/lab/test_cuda_dense.py": "needs a CUDA device",
-    "tests/lab/test_executors.py": "needs Ray",
-    "tests/lab/test_latex.py": "needs LaTeX",
-    "tests/lab/test_nyuv2.py": "needs NYUv2 (COUNTERPOISE_DATA)",
-    "tests/lab/test_columns.py": "needs a CUDA device",
-    "tests/lab/test_page.py": "needs Chromium",
-    "tests/lab/test_tables.py": "needs the real data",
-    "tests/test_browser.py": "needs Chromium",
-    "tests/test_cuda.py": "needs a CUDA device",
-    "tests/test_cuda_gradients.py": "needs a CUDA device",
-    "tests/test_docs.py": "needs Chromium",
-    "tests/test_compile.py": "needs a C++ compiler",
-    "tests/test_compiled_forward.py": "needs a C++ compiler",
-    "tests/test_gradients_in_loops.py": "this torch does not say",
+    "tests/lab/atlas/test_atlas.py": "needs Chromium",
+    "tests/lab/test_loggers.py": "needs MLflow",
+    "tests/lab/engine/test_cuda_dense.py": "needs a CUDA device",
+    "tests/lab/engine/test_executors.py": "needs Ray",
+    "tests/lab/report/test_latex.py": "needs LaTeX",
+    "tests/lab/data/test_nyuv2.py": "needs NYUv2 (COUNTERPOISE_DATA)",
+    "tests/lab/engine/test_tabular.py": "needs a CUDA device",
+    "tests/lab/report/test_html.py": "needs Chromium",
+    "tests/lab/data/test_tabular.py": "needs the real data",
+    "tests/docs/test_browser.py": "needs Chromium",
+    "tests/weighting/test_cuda.py": "needs a CUDA device",
+    "tests/aggregation/test_cuda.py": "needs a CUDA device",
+    "tests/docs/test_pages.py": "needs Chromium",
+    "tests/weighting/test_compile.py": "needs a C++ compiler",
+    "tests/gradients/test_retained.py": "needs a C++ compiler",
+    "tests/gradients/test_training_loop.py": "this torch does not say",
 }
 
-pytest_plugins = ["browser"]
+pytest_plugins = ["helpers.browser"]
 
 torch.set_num_threads(1)  # two workers share two cores, and small tensors gain nothing from a second thread
 
-collect_ignore = ["src/counterpoise/kernels/cuda.py"]  # has no doctests, and imports Triton
+collect_ignore = ["src/counterpoise/kernels/bpgs_cuda.py"]  # has no doctests, and imports Triton
 if find_spec("ray") is None:  # an extra
-    collect_ignore.append("src/counterpoise/lab/engine/cluster.py")
+    collect_ignore.append("src/counterpoise/lab/engine/ray_executor.py")
 
 _unexpected: list[str] = []
 

@@ -21,8 +21,8 @@ import torch
 
 from counterpoise.lab.data.dense import load_images
 from counterpoise.lab.engine import Run, recipe, spec
+from counterpoise.lab.engine.cuda_graphs import Replayed
 from counterpoise.lab.engine.dense import DenseTrainer
-from counterpoise.lab.engine.graphs import Replayed
 from counterpoise.lab.studies.dense import BPGS, KENDALL, PROTOCOL, SMALL
 
 

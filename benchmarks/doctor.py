@@ -13,7 +13,7 @@ import torch
 from timing import FOLDER, compare, save
 
 import counterpoise as cp
-from counterpoise.lab.ailments import KNOWN, REGIMES, examine
+from counterpoise.lab.diagnostic_problems import KNOWN, REGIMES, examine
 
 SEEDS = range(42, 52)
 

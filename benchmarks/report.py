@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from invented import invented
+from helpers.invented import invented
 from timing import FOLDER, save
 
 from counterpoise.lab.engine import Run, Store
@@ -41,7 +41,7 @@ def main() -> None:
             store.finish(run, *invented(run, tasks, LONG[run.study]))
         out = Path(folder) / "page"
         start = time.perf_counter()
-        command = ["-m", "counterpoise.cli", "report", str(store.root), "-o", str(out)]
+        command = ["-m", "counterpoise.lab.cli.app", "report", str(store.root), "-o", str(out)]
         subprocess.run([sys.executable, *command], check=True)
         seconds = time.perf_counter() - start
         used = resource.getrusage(resource.RUSAGE_CHILDREN)

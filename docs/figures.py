@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import counterpoise as cp
-from counterpoise.lab.report.ink import RC
+from counterpoise.lab.report.figures.rendering import RC
 
 FOLDER = Path(__file__).parent / "figures"
 TASKS = ("seg", "depth", "normals")

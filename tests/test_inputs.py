@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.toy import needs
 from torch import Tensor, nn
-from toy import needs
 
 import counterpoise as cp
 

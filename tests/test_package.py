@@ -10,8 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parent.parent
+from helpers.paths import ROOT
 
 IMPORT = """
 import torch

@@ -31,10 +31,10 @@ from .aggregation import (
     UPGrad,
 )
 from .balancer import Balancer
-from .compiled import retain_compiled_graphs
+from .diagnostics import Diagnosis, Doctor, diagnose
 from .distributed import average_gradients
-from .doctor import Diagnosis, Doctor, diagnose
-from .losses import Losses
+from .gradients.retained import retain_compiled_graphs
+from .inputs import Losses
 from .registry import Method, describe, make, methods
 from .weighting import (
     BPGS,

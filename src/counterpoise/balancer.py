@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
-from .losses import Losses, task_names
-from .state import State
+from ._state.float32 import State
+from .inputs import Losses, task_names
 
 if TYPE_CHECKING:  # not every build of torch has it
     from torch.distributed import ProcessGroup
@@ -129,7 +129,7 @@ class Balancer(State, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this very object: a compiled call, and the doctor who watches it."""
-        from .doctor import Doctor
+        from .diagnostics import Doctor
 
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
         for hooks in ("_forward_hooks", "_forward_pre_hooks"):

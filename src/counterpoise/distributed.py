@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .functional import Step
-from .functional.masking import result_dtype
+from .functional._masking import result_dtype
 
 
 def active(group: dist.ProcessGroup | None) -> bool:

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from .. import distributed, gradients
-from ..deferred import Factor
-from ..functional.gram import looking_is_free
-from ..losses import Losses, check_graphs, gather, of_samples
-from ..own_adam import OwnAdam
+from .._state.adam import OwnAdam
+from .._state.float32 import state_dtype
+from ..functional._gram import looking_is_free
+from ..gradients.deferred import Factor
+from ..inputs import Losses, check_graphs, gather, of_samples
 from ..registry import register
-from ..state import state_dtype
 from .base import Aggregation, Options
 
 Closure = Callable[[], Losses]

@@ -12,14 +12,24 @@ from torch.amp.grad_scaler import GradScaler
 
 from .. import distributed, gradients
 from ..balancer import Balancer, Common
-from ..deferred import Factor, deferred
 from ..functional import Step, weighted_sum
-from ..functional.gram import looking_is_free
+from ..functional._gram import looking_is_free
 from ..gradients import Root, Row, TaskGradients
-from ..losses import Losses, Slots, check_finite, check_graphs, cut_not_finite, gather, listed, named, of_samples
-from ..objective import fitted
+from ..gradients.deferred import Factor, deferred
+from ..gradients.passes import BackwardPasses, Passes, Place
+from ..inputs import (
+    Losses,
+    Slots,
+    check_finite,
+    check_graphs,
+    cut_not_finite,
+    gather,
+    listed,
+    named,
+    of_samples,
+)
 from ..weighting import Weighting
-from .passes import BackwardPasses, Passes, Place
+from ..weighting._objective import fitted
 
 Heads = Literal["own", "aggregated"]
 Ranks = Literal["exact", "local"]

@@ -10,8 +10,8 @@ from .. import gradients
 from ..gradients import Row, TaskGradients
 from ..registry import register
 from ..weighting import UWO
+from ._running_mean import Memory
 from .base import Aggregation, Options, Seen, weighted_by
-from .memory import Memory
 
 
 @register(

@@ -9,8 +9,8 @@ from torch import Tensor
 from .. import distributed, gradients
 from ..gradients import Row, TaskGradients, local
 from ..registry import register
+from ._running_mean import Memory
 from .base import Aggregation, Options, Seen
-from .memory import Memory
 
 
 @register(

@@ -6,11 +6,11 @@ from typing import ClassVar, Unpack
 import torch
 from torch import Tensor
 
+from .._state.seeds import seeds
 from ..functional import uniform
 from ..gradients import Row, TaskGradients
-from ..losses import PerTask, per_task
+from ..inputs import PerTask, per_task
 from ..registry import register
-from ..seeds import seeds
 from .base import Aggregation, Options, Seen
 
 POSITIONS = 1 << 20  # streams of one seed: more tensors than any network shares

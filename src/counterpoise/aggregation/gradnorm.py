@@ -6,8 +6,8 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from .._state.adam import OwnAdam
 from ..functional import gradnorm_gradient
-from ..own_adam import OwnAdam
 from ..registry import register
 from .base import Aggregation, Options, Seen
 

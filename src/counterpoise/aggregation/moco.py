@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from .. import gradients
+from .._state.float32 import state_dtype
 from ..gradients import Row, TaskGradients
 from ..registry import register
-from ..state import state_dtype
+from ._running_mean import Memory
 from .base import Aggregation, Options, Seen
-from .memory import Memory
 
 
 @register(

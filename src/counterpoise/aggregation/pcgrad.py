@@ -6,9 +6,9 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from .._state.seeds import seeds
 from ..functional import pcgrad_weights, uniform
 from ..registry import register
-from ..seeds import seeds
 from .base import Aggregation, Options, Seen
 
 

@@ -6,9 +6,9 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from .._state.float32 import state_dtype
 from ..functional import sdmgrad_weights
 from ..registry import register
-from ..state import state_dtype
 from .base import Aggregation, Options, Seen
 
 

@@ -1,8 +1,11 @@
 """The pure mathematics: losses (…, T) or a Gram matrix (…, T, T) in, weights (…, T) out, for any leading dims."""
 
+from ._complementarity import complementarity
+from ._gram import Solution
+from ._random import normal, uniform
+from ._step import Step
 from .adam import AdamState, adam
 from .aligned_mtl import aligned_mtl_weights
-from .analytic import geometric_mean, log_sum, stch, uw_o, uw_so, weighted_sum
 from .bpgs import (
     Anchor,
     Chart,
@@ -16,18 +19,15 @@ from .bpgs import (
     statistics,
 )
 from .cagrad import cagrad, cagrad_weights
-from .complementarity import complementarity
+from .closed_form import geometric_mean, log_sum, stch, uw_o, uw_so, weighted_sum
+from .epochs import dtp_weights, dwa_weights
 from .famo import famo, famo_gradient
 from .gradnorm import gradnorm_gradient, gradnorm_proxy_weights
-from .gram import Solution
 from .imtl_g import imtl_g, imtl_g_weights
 from .mgda import mgda, mgda_weights
 from .nash import fairgrad, fairgrad_weights, nash, nash_weights
-from .random import normal, uniform
-from .schedules import dtp_weights, dwa_weights
-from .simplex import project_on_simplex, sdmgrad_weights
-from .step import Step
-from .surgery import gradvac_weights, pcgrad_weights
+from .projection import gradvac_weights, pcgrad_weights
+from .sdmgrad import project_on_simplex, sdmgrad_weights
 from .uncertainty import imtl_l, kendall, kendall_l1
 from .upgrad import upgrad, upgrad_weights
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from .gram import rounded
-from .masking import working_dtype
+from ._gram import rounded
+from ._masking import working_dtype
 
 
 def aligned_mtl_weights(gram: Tensor) -> Tensor:

@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from .compiling import pure
-from .masking import masked_mean, masked_softmax, split_absent
-from .step import Step, finish
+from ._dynamo import pure
+from ._masking import masked_mean, masked_softmax, split_absent
+from ._step import Step, finish
 
 ChartKind = Literal["batch", "stateless"]
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .complementarity import BLOCK_ROUNDS, complementarity, few_supports, on, supports
-from .gram import (
+from ._complementarity import BLOCK_ROUNDS, complementarity, few_supports, on, supports
+from ._gram import (
     Solution,
     Unit,
     answer,

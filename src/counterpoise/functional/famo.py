@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from .masking import split_absent
-from .step import Step, finish
+from ._masking import split_absent
+from ._step import Step, finish
 
 OFFSET = 1e-8
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .masking import masked_mean, working_dtype
+from ._masking import masked_mean, working_dtype
 
 
 def gradnorm_gradient(weights: Tensor, norms: Tensor, losses: Tensor, first: Tensor, *, alpha: float) -> Tensor:

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from . import host
-from .gram import (
+from . import _small_gram
+from ._gram import (
     Solution,
     Unit,
     answer,
@@ -44,7 +44,7 @@ def imtl_g(gram: Tensor) -> Solution:
 def imtl_g_weights(gram: Tensor) -> Tensor:
     """The weights of `imtl_g`: (…, T, T) in, (…, T) out."""
     ridge = ridge_of(gram)
-    single = host.imtl_g(gram, ridge, 0.1 / _cut(ridge))
+    single = _small_gram.imtl_g(gram, ridge, 0.1 / _cut(ridge))
     if single is not None:
         return torch.tensor(single, dtype=answer_dtype(gram))
     return rounded(gram, _solve(gram)[0])

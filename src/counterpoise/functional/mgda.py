@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from .complementarity import complementarity
-from .gram import Solution, Unit, answer, no_bookkeeping, ratios, rounded, unit
+from ._complementarity import complementarity
+from ._gram import Solution, Unit, answer, no_bookkeeping, ratios, rounded, unit
 
 
 def mgda(gram: Tensor) -> Solution:

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from . import host
-from .gram import (
+from . import _small_gram
+from ._gram import (
     Solution,
     Unit,
     answer,
@@ -50,7 +50,7 @@ def nash(gram: Tensor) -> Solution:
 
 def nash_weights(gram: Tensor) -> Tensor:
     """The weights of `nash`: (…, T, T) in, (…, T) out."""
-    single = host.nash(gram, SMALL)
+    single = _small_gram.nash(gram, SMALL)
     return fairgrad_weights(gram) if single is None else torch.tensor(single, dtype=answer_dtype(gram))
 
 

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from .masking import masked_softmax, split_absent
-from .step import Step, finish
+from ._masking import masked_softmax, split_absent
+from ._step import Step, finish
 
 
 def kendall(log_vars: Tensor, losses: Tensor) -> Step:

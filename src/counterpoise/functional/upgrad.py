@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from .complementarity import complementarity
-from .gram import Solution, Unit, answer, mean_weights, no_bookkeeping, rounded, unit
+from ._complementarity import complementarity
+from ._gram import Solution, Unit, answer, mean_weights, no_bookkeeping, rounded, unit
 
 
 def upgrad(gram: Tensor) -> Solution:

@@ -14,7 +14,7 @@ from transformers import Trainer, TrainerCallback
 from ..aggregation import Aggregation
 from ..balancer import Balancer
 from ..distributed import average_gradients
-from ..losses import gather
+from ..inputs import gather
 
 FILE = "balancer.pt"
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..functional import Step
-from . import host
+from . import bpgs_cpu
 
 Seen = tuple[Tensor, Tensor] | tuple[list[float], list[float]]  # the θ and the losses that a step was taken at
 Kernel = Callable[..., tuple[Step, Seen]]
@@ -24,7 +24,7 @@ def bpgs(losses: Tensor) -> Kernel | None:
     if torch.compiler.is_compiling():
         return None
     if losses.device.type == "cpu" and losses.dim() == 1 and losses.shape[0] <= HOST_LIMIT:
-        return host.bpgs
+        return bpgs_cpu.bpgs
     if losses.device.type == "cuda":
         return _triton_bpgs()
     return None
@@ -33,7 +33,7 @@ def bpgs(losses: Tensor) -> Kernel | None:
 @cache
 def _triton_bpgs() -> Kernel | None:
     try:
-        from . import cuda
+        from . import bpgs_cuda
     except ImportError:  # a torch build without Triton
         return None
-    return cuda.bpgs
+    return bpgs_cuda.bpgs

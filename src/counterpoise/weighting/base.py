@@ -11,8 +11,8 @@ from torch.amp.grad_scaler import GradScaler
 from .. import distributed
 from ..balancer import Balancer
 from ..functional import Step
-from ..losses import Losses, check_finite, cut_not_finite, gather, of_samples
-from ..objective import Objective
+from ..inputs import Losses, check_finite, cut_not_finite, gather, of_samples
+from ._objective import Objective
 
 
 class Weighting(Balancer):

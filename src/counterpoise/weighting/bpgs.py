@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from .. import kernels
 from ..balancer import Common
 from ..functional import Anchor, Chart, ChartKind, ChartOptions, Step, bpgs, bpgs_calibrate, bpgs_chart
+from ..functional._masking import working_dtype
 from ..functional.bpgs import radius
-from ..functional.masking import working_dtype
 from ..registry import register
 from .base import Weighting
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..balancer import Common
 from ..functional import Step, dtp_weights, weighted_sum
-from ..losses import PerTask
+from ..inputs import PerTask
 from ..registry import register
 from .base import Weighting
 

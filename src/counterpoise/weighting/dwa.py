@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..functional import Step, dwa_weights, weighted_sum
 from ..registry import register
-from .epochs import EpochWeighting
+from ._epochs import EpochWeighting
 
 
 @register(

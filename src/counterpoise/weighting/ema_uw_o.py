@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..balancer import Common
 from ..functional import Step, uw_o
-from ..functional.masking import result_dtype
+from ..functional._masking import result_dtype
 from ..registry import register
 from .base import Weighting
 

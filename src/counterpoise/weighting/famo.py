@@ -6,13 +6,13 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
+from .._state.adam import OwnAdam
 from ..balancer import Common
 from ..functional import Step, famo, famo_gradient
-from ..losses import Losses, PerTask, check_finite, gather, of_samples, per_task
-from ..own_adam import OwnAdam
+from ..inputs import Losses, PerTask, check_finite, gather, of_samples, per_task
 from ..registry import register
+from ._running_mean import Mean
 from .base import Weighting
-from .means import Mean
 
 
 @register(

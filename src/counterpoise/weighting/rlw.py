@@ -6,11 +6,11 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from .._state.seeds import seeds
 from ..balancer import Common
 from ..functional import Step, normal, weighted_sum
-from ..functional.masking import masked_softmax
+from ..functional._masking import masked_softmax
 from ..registry import register
-from ..seeds import seeds
 from .base import Weighting
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..balancer import Common
 from ..functional import Step, weighted_sum
-from ..losses import PerTask, per_task
+from ..inputs import PerTask, per_task
 from ..registry import register
 from .base import Weighting
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..functional import Step, log_sum, stch
 from ..registry import register
-from .epochs import EpochWeighting
+from ._epochs import EpochWeighting
 
 
 @register(

@@ -10,10 +10,10 @@ from . import normals, nyuv2
 from .arff import DataError
 from .cache import cached
 from .images import Images
+from .locations import VARIABLE, data_folder
 from .nyuv2_sources import read_folder, read_mat
-from .scenes import scenes
 from .subset import half
-from .where import VARIABLE, data_folder
+from .synthetic_rooms import scenes
 
 DENSE = ("nyuv2", "scenes")
 

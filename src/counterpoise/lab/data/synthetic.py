@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..metrics import Task
-from .draws import Draws, logit
+from .samplers import Draws, logit
 
 TRAIN_SHARE = 0.8
 

@@ -1,8 +1,8 @@
 """One run; many runs at once; resume; local processes, Ray."""
 
-from .description import Recipe, Run, Schedule, Spec, recipe, spec
+from .batching import Stack, execute, make_stacks, plan, processors
+from .config import Recipe, Run, Schedule, Spec, recipe, spec
 from .executors import ExecutorName, RunError, make_executor, run_stacks
-from .stacks import Stack, execute, make_stacks, plan, processors
 from .store import CorruptWarning, Store
 from .tabular import Columns
 from .trainer import Trainer

@@ -16,14 +16,14 @@ import counterpoise as cp
 from ..data.augment import Batch, Draws, augmented, draw, mixed, plain
 from ..data.dense import load_images
 from ..data.images import CLASSES, IGNORED
-from ..data.pictures import chosen, pictures
+from ..data.visualisation import chosen, pictures
 from ..metrics.dense import TASKS, DenseMetrics, losses
 from ..models import SegNet
+from .balancer_groups import build, charts
+from .config import Run
+from .cuda_graphs import Replayed
 from .dense_optim import DenseOptimizers
-from .description import Run
-from .graphs import Replayed
 from .methods import describe
-from .sections import build, charts
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 STEADY = ("nash-mtl", "nash-authors", "cagrad", "pcgrad")
@@ -107,7 +107,7 @@ class DenseTrainer:
         with self._seeded(self.run.seed):
             network = SegNet(**self.run.model.kwargs)
         if self.world > 1:
-            from ..models.union import join_ranks
+            from ..models.synchronised import join_ranks
 
             join_ranks(network)
         layout = torch.channels_last if self._kind == "cuda" else torch.contiguous_format

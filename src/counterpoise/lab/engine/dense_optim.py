@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import counterpoise as cp
 
-from .description import Run
+from .config import Run
 from .optim import schedule_factor
 
 UNDECAYED = ("normals",)  # heads without weight decay: the authors spared names that contain "norm"

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from ..data import DataError
-from . import ranks
-from .stacks import Stack, execute, processors
+from . import torchrun
+from .batching import Stack, execute, processors
 
 ExecutorName = Literal["inline", "processes", "ray"]
 ATTEMPTS = 3
@@ -178,7 +178,7 @@ def _inline() -> Iterator[Executor]:
 @contextmanager
 def _together(device: str) -> Iterator[Executor]:
     """All processes that torchrun has started, on one stack after another."""
-    with ranks.process_group(device):
+    with torchrun.process_group(device):
         yield Inline()
 
 
@@ -186,14 +186,14 @@ def make_executor(
     name: ExecutorName, *, jobs: int | None = None, address: str | None = None, device: str = "cpu"
 ) -> AbstractContextManager[Executor]:
     """An executor, to be entered: leaving it ends its workers."""
-    if ranks.started_by_torchrun():
+    if torchrun.started_by_torchrun():
         return _together(device)
     if name == "inline":
         return _inline()
     if name == "processes":
         return _processes(jobs or (processors() if device == "cpu" else 1))
     if name == "ray":
-        from .cluster import ray_executor
+        from .ray_executor import ray_executor
 
         return ray_executor(address)
     raise ValueError(f"unknown executor {name!r}, expected 'inline', 'processes' or 'ray'")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .description import Schedule
+from .config import Schedule
 
 BETAS, EPS = (0.9, 0.999), 1e-8
 CLIP_EPS = 1e-6  # as in torch.nn.utils.clip_grad_norm_

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..files import write_whole as write_whole
-from .description import Run
+from .config import Run
 
 DESCRIPTION, HISTORY, RESULT, CHECKPOINT, PROGRESS, CIRCUMSTANCES = (
     "run.json",

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from ..data import CATALOGUE, Split, Tabular, factors, load
 from ..data.arff import Matrix
+from ..data.locations import data_folder
 from ..data.tabular import fold, published_split, standardised
-from ..data.where import data_folder
 from ..metrics import tabular as scores
 from ..models import StackedTrunk
-from .description import Run
+from .config import Run
 from .workload import WORKLOADS, Workload, plain_kernels, shuffled
 
 MOMENTUM, VARIANCE_FLOOR = 0.1, 1e-8  # of the running statistics of targets

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .description import Recipe, Run
+from .balancer_groups import Sections
+from .config import Recipe, Run
 from .optim import Group, schedule_factor
-from .sections import Sections
 from .workload import WORKLOADS, Workload
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ..data.dense import DENSE
+from .config import Run
 from .dense import DenseTrainer
-from .description import Run
-from .measured import MeasuredTrainer
+from .profiling import MeasuredTrainer
 from .trainer import Trainer
 
 

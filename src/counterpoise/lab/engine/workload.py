@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from ..data import PROBLEMS, Dataset, training_factors
 from ..metrics import KINDS
-from ..metrics.kinds import wide
+from ..metrics.task_types import wide
 from ..models import StackedMLP
-from .description import Run
+from .config import Run
 
 Batch = Any
 

@@ -1,5 +1,5 @@
 """How tasks are trained and scored."""
 
-from .kinds import KINDS, Kind, Task
+from .task_types import KINDS, Kind, Task
 
 __all__ = ["KINDS", "Kind", "Task"]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .kinds import wide
+from .task_types import wide
 
 TASKS = ("seg", "depth", "normals")
 NEAREST, FARTHEST = 1e-3, 10.0  # metres between which predicted depth is scored

@@ -6,7 +6,7 @@
 from torch import Tensor
 from torch.nn import functional as F
 
-from .kinds import f1_of_counts
+from .task_types import f1_of_counts
 
 
 def cross_entropies(out: Tensor, y: Tensor, weight: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """What is trained."""
 
-from .mlp import StackedMLP
 from .segnet import SegNet
-from .trunk import StackedTrunk
+from .synthetic import StackedMLP
+from .tabular import StackedTrunk
 
 __all__ = ["SegNet", "StackedMLP", "StackedTrunk"]

@@ -1,6 +1,8 @@
-"""Results → tables, figures, the claims ledger. Reads from disk and knows no trainer."""
+"""Results → tables, figures, the claims ledger, one page. Reads from disk and knows no trainer."""
 
-from .book import Book
-from .made import provenance, workshop
+from .html import write
+from .provenance import provenance, workshop
+from .report import Book
+from .run_collection import Gathered, gather
 
-__all__ = ["Book", "provenance", "workshop"]
+__all__ = ["Book", "Gathered", "gather", "provenance", "workshop", "write"]

@@ -12,7 +12,7 @@ from rich.text import Text
 from ..studies import Study
 from ..studies.base import RAW
 from ..studies.claims import Claim, Lookup, Part, Score, Statement, Values
-from .frame import at
+from .results import at
 from .tables import ROUNDING, spoken
 
 Verdict = Literal["holds", "does not hold", "undecided", "not run"]

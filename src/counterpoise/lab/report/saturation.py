@@ -8,7 +8,7 @@ from rich.table import Table
 
 from ..engine import Store
 from ..studies import Study
-from .frame import collect
+from .results import collect
 
 HEADS = ("data", "T", "seeds", "max |z|/τ", "paper", "final cap", "paper", "σ(1−σ) at the max", "σ(1−σ) at the end")
 

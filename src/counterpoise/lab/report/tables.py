@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..studies import Study
-from .frame import at, by_score
+from .results import at, by_score
 
 AGREES = 0.0035  # a difference that rounding to three digits can make of VALUE_TOLERANCE
 ROUNDING = 5e-4  # the paper prints three digits

@@ -3,8 +3,8 @@
 from difflib import get_close_matches
 
 from . import (
+    bpgs_sensitivity,
     heterogeneous,
-    knobs,
     learning_theta,
     normalisation,
     nyuv2,
@@ -19,8 +19,8 @@ from . import (
     tabular,
     yeast,
 )
+from .all_methods import BEYOND
 from .base import Cell, Condition, Study
-from .beyond import BEYOND
 
 PAPER_STUDIES = (rescaling.STUDY, normalisation.STUDY, scale_stress.STUDY, heterogeneous.STUDY)
 NYUV2_STUDIES = (
@@ -40,7 +40,7 @@ STUDIES: dict[str, Study] = {
         *NYUV2_STUDIES,
         tabular.STUDY,
         learning_theta.STUDY,
-        knobs.STUDY,
+        bpgs_sensitivity.STUDY,
         *BEYOND,
     )
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ..engine import Recipe, Run, Schedule, Spec, recipe, spec
-from ..engine.description import frozen
+from ..engine.config import frozen
 from .claims import Claim
 
 AUTHORS = Schedule(epochs=20, batch_size=64, optimizer="adam", lr=3e-3, weight_decay=1e-4, clip=5.0, shared="all")

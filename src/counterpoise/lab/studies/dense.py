@@ -6,7 +6,7 @@ from typing import Any
 
 from ..data.dense import DENSE
 from ..engine import Recipe, Schedule, recipe, spec
-from ..engine.description import frozen
+from ..engine.config import frozen
 from .base import Condition, Paper, Study
 from .claims import Claim, all_of, score
 

@@ -1,6 +1,6 @@
 """NYUv2, first batch (appendix): BPGS is calibrated on one batch, so other first batches."""
 
-from ..engine.description import frozen
+from ..engine.config import frozen
 from .base import Condition, Study
 from .claims import Claim, all_of, score, spread, variation
 from .dense import BPGS, MODEL, SHORT, bpgs_alone

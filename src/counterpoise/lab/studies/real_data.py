@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..engine import Recipe, Schedule, recipe, spec
-from ..engine.description import frozen
+from ..engine.config import frozen
 from .base import Condition, Paper, Saturation
 from .claims import Claim, all_of, score
 

@@ -7,7 +7,7 @@ from typing import Any
 from ..data import CATALOGUE
 from ..data.tabular import Catalogued, training_rows
 from ..engine import Schedule, recipe, spec
-from ..engine.description import frozen
+from ..engine.config import frozen
 from .base import Condition, Quick, Study
 from .claims import Claim, Quantity, mean_of, score
 

@@ -1,0 +1,1 @@
+"""State that balancers keep between steps."""

@@ -1,0 +1,39 @@
+"""The Adam that some methods keep for what they learn by themselves."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..functional import AdamState, adam
+from .float32 import State
+
+
+class OwnAdam(State):
+    """Moments for a tensor (…, T) of the method; they are saved with it, and no optimiser of the user sees them.
+
+    Each replica counts its own steps: those in which some task of it is due.
+    """
+
+    step: Tensor
+    mean: Tensor
+    square: Tensor
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.register_buffer("step", torch.zeros(shape[:-1]))
+        for name in ("mean", "square"):
+            self.register_buffer(name, torch.zeros(shape))
+
+    @torch.no_grad()
+    def move(self, value: Tensor, gradient: Tensor, *, due: Tensor | None = None, **options: Any) -> None:
+        """One step of `value`, in place; none where `due` is False."""
+        before = AdamState(self.step.unsqueeze(-1), self.mean, self.square)
+        moved, after = adam(value, gradient, before, **options)
+        for old, new in ((value, moved), (self.mean, after.mean), (self.square, after.square)):
+            old.copy_(new if due is None else torch.where(due, new, old))
+        self.step.add_(1 if due is None else due.any(-1))
+
+    def clear(self) -> None:
+        for moment in self.buffers():
+            moment.zero_()

@@ -1,0 +1,3 @@
+"""Task gradients, their Gram matrix and their combination."""
+
+from .rows import *  # noqa: F403

@@ -1,0 +1,214 @@
+"""What may be passed as losses, and the checks on it."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import NoReturn, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ._state.float32 import state_dtype
+
+Losses: TypeAlias = Tensor | Mapping[str, Tensor | None] | Sequence[Tensor | None]
+"""A tensor of shape (…, T), or one scalar per task: by name, or in the order of the tasks. None is an absent task."""
+
+PerTask: TypeAlias = Tensor | Mapping[str, float] | Sequence[float]
+"""One number for each task: by name, or in the order of the tasks."""
+
+Slots: TypeAlias = tuple[int, ...] | None
+"""The task of each loss that was given; None: one tensor holds them all."""
+
+
+def task_names(tasks: int | Sequence[str]) -> tuple[str, ...]:
+    """Turns a number of tasks or their names into names."""
+    if isinstance(tasks, bool) or not isinstance(tasks, int | Sequence):
+        raise TypeError(f"tasks must be a number or a sequence of names, not {type(tasks).__name__}")
+    if isinstance(tasks, str):
+        raise TypeError(
+            f"tasks must be a sequence of names, not the single string {tasks!r}: did you mean [{tasks!r}]?"
+        )
+    names = tuple(f"task_{i}" for i in range(tasks)) if isinstance(tasks, int) else tuple(tasks)
+    if not names:
+        raise ValueError("a balancer needs at least one task, got none")
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"task names must be strings, got {name!r} ({type(name).__name__})")
+    if len(set(names)) < len(names):
+        raise ValueError(f"task names must differ from each other, got {list(names)}")
+    return names
+
+
+def per_task(
+    what: str, given: PerTask | None, default: float, tasks: tuple[str, ...], shape: tuple[int, ...]
+) -> Tensor:
+    """An option with one number for each task as a tensor of `shape`: by name, in order, or the default for all."""
+    if given is None:
+        return torch.full(shape, default, dtype=state_dtype())
+    if isinstance(given, Mapping):
+        if set(given) != set(tasks):
+            raise ValueError(f"{what} are given for {listed(tuple(given))}, expected {listed(tasks)}")
+        given = [given[task] for task in tasks]
+    values = torch.as_tensor(given, dtype=state_dtype())
+    if values.shape not in (shape, (len(tasks),)):
+        raise ValueError(f"{what} have shape {tuple(values.shape)}, expected {shape}: one for each task")
+    return values.expand(shape).clone()
+
+
+def gather(
+    losses: Losses,
+    tasks: tuple[str, ...],
+    batch_shape: tuple[int, ...],
+    device: torch.device | None,
+    dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Slots, tuple[Tensor, ...]]:
+    """Checks losses; an error names the task, what was given and what was expected.
+
+    Returns their values in one detached vector (…, T), NaN where a task has none; and what gradients flow back to. The
+    `dtype` is that of the network or of the balancer's state: without any loss, nothing else says in what precision to
+    answer.
+    """
+    if isinstance(losses, Tensor):
+        if not _fits(losses, (*batch_shape, len(tasks)), device):
+            _refuse(
+                losses, "the tensor of losses", (*batch_shape, len(tasks)), device, f"one for each of {listed(tasks)}"
+            )
+        return losses.detach(), None, (losses,)
+    given = [(slot, loss) for slot, loss in _by_slot(losses, tasks) if loss is not None]
+    for slot, loss in given:
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"the loss of task {tasks[slot]!r} must be a tensor or None, got {type(loss).__name__}")
+        expected_device = device or given[0][1].device
+        if not _fits(loss, batch_shape, expected_device):
+            advice = "reduce it first, for example with .mean()"
+            _refuse(loss, f"the loss of task {tasks[slot]!r}", batch_shape, expected_device, advice)
+    slots = tuple(slot for slot, _ in given)
+    inputs = tuple(loss for _, loss in given)
+    return _vector(inputs, slots, tasks, batch_shape, device, dtype), slots, inputs
+
+
+def of_samples(values: Tensor, counts: Tensor) -> Tensor:
+    """The losses behind which there are samples, NaN for the others: a task without a sample is absent."""
+    return torch.where(_sampled(counts, values), values, torch.nan)
+
+
+def check_finite(values: Tensor, slots: Slots, tasks: tuple[str, ...], counts: Tensor | None = None) -> None:
+    """Raises on a loss that was given and is not finite. Reads the values, so it waits for the device."""
+    broken = ~torch.isfinite(values)
+    if counts is not None:
+        broken &= _sampled(counts, values)
+    for slot in range(len(tasks)) if slots is None else slots:
+        if bool(broken[..., slot].any()):
+            value = values[..., slot].tolist()
+            raise ValueError(f"the loss of task {tasks[slot]!r} is not finite: {value} (strict=True)")
+
+
+def _sampled(counts: object, values: Tensor) -> Tensor:
+    """Behind which losses there are samples; refuses anything but a tensor with one number for each loss."""
+    shape = tuple(values.shape)
+    if not isinstance(counts, Tensor):
+        raise TypeError(f"counts must be a tensor of shape {shape}, got {type(counts).__name__}")
+    if counts.shape != shape:
+        raise ValueError(f"counts have shape {tuple(counts.shape)}, expected {shape}: one for each task")
+    return counts.to(values.device, non_blocking=values.device.type != "cpu") > 0
+
+
+def check_graphs(values: Tensor, slots: Slots, inputs: tuple[Tensor, ...], tasks: tuple[str, ...]) -> None:
+    """Refuses a loss that no gradient can be taken of. That of an absent task may be a constant, where looking is
+    free."""
+    for place, loss in enumerate(inputs):
+        if loss.requires_grad:
+            continue
+        value = values if slots is None else values[..., slots[place]]
+        if value.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.isfinite(value).any():
+            continue
+        what = "the tensor of losses" if slots is None else f"the loss of task {tasks[slots[place]]!r}"
+        raise ValueError(
+            f"{what} has no graph to go back through: it was detached, or made under torch.no_grad(). Pass None for a "
+            f"task that is absent"
+        )
+
+
+def cut_not_finite(values: Tensor, slots: Slots, inputs: tuple[Tensor, ...]) -> tuple[int, ...]:
+    """Finds the losses that are not finite: their own graphs might turn a zero gradient into NaN.
+
+    Returns their tasks, which are to get no gradient at all; in a `torch.stack` of losses they are cut off here. Only
+    where looking is free, on the CPU and outside a compiled graph; elsewhere such a task gets a zero gradient.
+    """
+    if torch.compiler.is_compiling() or (slots is None and inputs[0].grad_fn is None):
+        return ()
+    if values.device.type != "cpu" or values.dim() > 1:
+        return ()
+    stack = inputs[0].grad_fn if slots is None else None
+    if stack is not None and stack.name() != "StackBackward0":
+        return ()
+    tasks = tuple(slot for slot, value in enumerate(values.tolist()) if not math.isfinite(value))
+    if stack is None:
+        return tasks
+    for slot in tasks:
+        node, output = stack.next_functions[slot]
+        if node is not None and not hasattr(node, "variable"):  # a leaf would keep the hook for ever
+            node.register_prehook(lambda grads, cut=output: tuple(None if k == cut else g for k, g in enumerate(grads)))
+    return ()
+
+
+def _by_slot(losses: object, tasks: tuple[str, ...]) -> Iterator[tuple[int, Tensor | None]]:
+    if isinstance(losses, Mapping):
+        if not losses:
+            raise ValueError(f"got an empty mapping of losses, expected some of {listed(tasks)}")
+        for name in losses:
+            if name not in tasks:
+                near = get_close_matches(str(name), tasks, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"unknown task {name!r}, expected some of {listed(tasks)}{hint}")
+        return ((slot, losses.get(name)) for slot, name in enumerate(tasks))
+    if isinstance(losses, Sequence) and not isinstance(losses, (str, bytes)):
+        if len(losses) != len(tasks):
+            raise ValueError(f"got {len(losses)} losses, expected {len(tasks)}: one for each of {listed(tasks)}")
+        return iter(enumerate(losses))
+    raise TypeError(f"losses must be a tensor, a mapping or a sequence of scalars, got {type(losses).__name__}")
+
+
+def _fits(loss: Tensor, shape: tuple[int, ...], device: torch.device | None) -> bool:
+    return loss.is_floating_point() and loss.shape == shape and (device is None or loss.device == device)
+
+
+def _refuse(loss: Tensor, what: str, shape: tuple[int, ...], device: torch.device | None, advice: str) -> NoReturn:
+    if not loss.is_floating_point():
+        raise TypeError(f"{what} has dtype {loss.dtype}, expected a floating-point dtype")
+    if loss.shape != shape:
+        kind = "a scalar" if shape == () else f"shape {shape}"
+        raise ValueError(f"{what} has shape {tuple(loss.shape)}, expected {kind}: {advice}")
+    raise ValueError(
+        f"{what} is on {loss.device}, expected {device}: all losses and the balancer share one device "
+        f"(move the balancer with .to(device))"
+    )
+
+
+def _vector(
+    inputs: tuple[Tensor, ...],
+    slots: tuple[int, ...],
+    tasks: tuple[str, ...],
+    batch_shape: tuple[int, ...],
+    device: torch.device | None,
+    dtype: torch.dtype | None,
+) -> Tensor:
+    if not inputs:
+        wide = torch.promote_types(torch.get_default_dtype(), dtype or torch.float32)
+        return torch.full((*batch_shape, len(tasks)), torch.nan, dtype=wide, device=device)
+    if len(inputs) < len(tasks):
+        columns = [torch.full_like(inputs[0], torch.nan)] * len(tasks)
+        for slot, loss in zip(slots, inputs, strict=True):
+            columns[slot] = loss.detach()
+    else:
+        columns = [loss.detach() for loss in inputs]
+    return torch.stack(columns, -1)
+
+
+def named(tasks: tuple[str, ...]) -> bool:
+    """Whether the tasks have names of their own, not those that a number of tasks gets."""
+    return tasks != task_names(len(tasks))
+
+
+def listed(tasks: tuple[str, ...]) -> str:
+    return ", ".join(repr(task) for task in tasks)

@@ -1,0 +1,100 @@
+"""The BPGS step for one loss vector on the CPU, in Python's own double precision.
+
+Thirty tensor operations on T = 3 numbers are thirty dispatches; the arithmetic itself is nothing. The twin is
+`counterpoise.functional.bpgs` after `bpgs_calibrate`, and the tests hold the two together.
+"""
+
+from array import array
+from math import dist, exp, isfinite, log, log2, sqrt
+from operator import mul, neg
+
+import torch
+from torch import Tensor
+
+from ..functional import Step
+from ..functional._masking import result_dtype
+from ..functional.bpgs import CALIBRATION_EDGE, EXPONENT_LIMIT, radius
+
+LN2 = log(2)
+LARGEST = torch.finfo(torch.float32).max
+
+
+def bpgs(
+    losses: Tensor,
+    theta: Tensor,
+    calibrated: Tensor,
+    *,
+    calibrate: bool,
+    theta_gain: float,
+    margin: float,
+    eps_log: float,
+    eps_std: float,
+) -> tuple[Step, tuple[list[float], list[float]]]:
+    """Calibrates θ in place where it is due; returns the step, and the θ and the losses it was taken at."""
+    values = losses.tolist()
+    tasks = len(values)
+    present = range(tasks) if isfinite(sum(values)) else [i for i in range(tasks) if isfinite(values[i])]
+    if not present:
+        return _pack(losses, 0.0, [0.0] * tasks, [0.0] * tasks), (theta.tolist(), values)
+    complete = len(present) == tasks
+    x = values if complete else [values[i] for i in present]
+    tau = radius(tasks, margin)
+
+    smallest = min(x)
+    bits = list(map(log2, x if smallest > eps_log else [max(v, eps_log) for v in x]))  # Python's fastest logarithm
+    mean = sum(bits) / len(x)
+    mu = LN2 * mean
+    std = max(LN2 * dist(bits, [mean] * len(x)) / sqrt(len(x)), eps_std)
+    if calibrate and not all(calibrated.tolist()):
+        _calibrate(theta, calibrated, present, [LN2 * (v - mean) / std for v in bits], tau)
+
+    seen = coordinates = theta.tolist()
+    if not complete:
+        coordinates = [coordinates[i] for i in present]
+    try:
+        decays = list(map(exp, map(neg, coordinates)))
+    except OverflowError:  # that far out, a coordinate is at the boundary
+        decays = [exp(min(-v, EXPONENT_LIMIT)) for v in coordinates]
+    shares = [1.0 / (1.0 + d) for d in decays]  # σ(θ), and d·σ(θ) is 1 − σ(θ) with all its digits
+    reach = tau * std
+    width, lowest = 2.0 * reach, min(shares)  # s = μ + width·(σ(θ) − ½)
+    relative = [exp(width * (lowest - p)) for p in shares]
+    total = sum(relative)
+    alpha = [r / total for r in relative]
+    weighted = list(map(mul, alpha, x))
+    j_net = sum(weighted)
+    unit = total * exp(min(width * (0.5 - lowest) - mu, EXPONENT_LIMIT))  # ω = unit · α
+    gain = theta_gain * reach
+    gradient = [gain * p * (d * p) * (1.0 - unit * w) for d, p, w in zip(decays, shares, weighted, strict=True)]
+    if smallest < 0 or gain * (1.0 + unit * j_net) > LARGEST:
+        limit = torch.finfo(result_dtype(losses)).max
+        gradient = [min(max(g, -limit), limit) for g in gradient]
+    if not complete:
+        alpha, gradient = _scatter(alpha, present, tasks), _scatter(gradient, present, tasks)
+    return _pack(losses, j_net, alpha, gradient), (seen, values)
+
+
+def _calibrate(theta: Tensor, calibrated: Tensor, present: range | list[int], z: list[float], tau: float) -> None:
+    done = calibrated.tolist()
+    for i, coordinate in zip(present, z, strict=True):
+        if not done[i]:
+            share = min(max(0.5 + coordinate / (2 * tau), CALIBRATION_EDGE), 1 - CALIBRATION_EDGE)
+            theta.detach()[i] = log(share / (1 - share))
+            calibrated[i] = True
+
+
+def _scatter(values: list[float], present: range | list[int], tasks: int) -> list[float]:
+    spread = [0.0] * tasks
+    for i, value in zip(present, values, strict=True):
+        spread[i] = value
+    return spread
+
+
+def _pack(losses: Tensor, j_net: float, weights: list[float], gradient: list[float]) -> Step:
+    dtype = result_dtype(losses)
+    code = "f" if dtype == torch.float32 else "d"
+    return Step(
+        torch.scalar_tensor(j_net, dtype=dtype),
+        torch.frombuffer(array(code, weights), dtype=dtype),
+        torch.frombuffer(array(code, gradient), dtype=dtype),
+    )

@@ -1,0 +1,5 @@
+"""The command line: thin commands over functions that Python can call."""
+
+from .app import main
+
+__all__ = ["main"]

@@ -1,0 +1,184 @@
+"""The figures of the synthetic studies. Each takes results that were read from disk and says what is drawn."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from ...studies import STUDIES, Condition, Study
+from ..tables import ranked
+from .spec import Axis, Bars, Dots, Drawing, Line, Look, Mark, Panel, Rule, Words, interval
+from .style import look, nth
+
+METRICS = {"macro": "macro score", "worst": "worst-task score"}
+FAINT = Look("#BBBBBB")
+PAPERS = "the paper's"  # the title of the table that has none, beside others
+
+
+def stress_curves(frames: Mapping[str, pd.DataFrame]) -> Drawing:
+    """Score against scale factor: scale stress on the left, pure rescaling on the right, macro above worst task."""
+    panels = []
+    for metric, name in METRICS.items():
+        for key in ("scale-stress", "rescaling"):
+            study, frame = STUDIES[key], frames[key]
+            title = f"{study.title} ({_seeds(frame, study)})"
+            panels.append(_curves(study, frame, metric, next(iter(study.parts().values())), title, name))
+    return Drawing(
+        "Score against scale factor (± 1 sd over seeds)",
+        "Macro and worst-task scores of each method as the scale factor grows from 1 to 1000, under scale stress and "
+        "under pure rescaling, with bands of one standard deviation.",
+        panels,
+        columns=2,
+        size=(7.2, 5.6),
+        shared=True,
+    )
+
+
+def curves(study: Study, frame: pd.DataFrame) -> Drawing:
+    """One study's scores against the scale factor: a column for each of its tables, a row for each score."""
+    run = set(frame["condition"])
+    begun = {name: cs for name, cs in study.parts().items() if any(condition.key in run for condition in cs)}
+    parts = {name: cs for name, cs in begun.items() if "scale" in dict(cs[0].options)}
+    metrics = [metric for metric in study.metrics if metric in METRICS]
+    panels = []
+    for metric in metrics:
+        for name, conditions in parts.items():
+            here = frame[frame["condition"].isin([condition.key for condition in conditions])]
+            title = f"{name or PAPERS} ({_seeds(here, study)})" if len(parts) > 1 else name
+            panels.append(_curves(study, frame, metric, conditions, title, METRICS[metric]))
+    return Drawing(
+        f"{study.title} (± 1 sd over seeds)",
+        f"{study.title}: scores of each method against the scale factor, with bands of one standard deviation.",
+        panels,
+        columns=len(parts),
+        size=(max(1.0 + 2.9 * len(parts), 4.4), 1.1 + 2.5 * len(metrics)),
+        shared=True,
+    )
+
+
+def _curves(
+    study: Study, frame: pd.DataFrame, metric: str, conditions: Sequence[Condition], title: str, name: str
+) -> Panel:
+    scales = [float(dict(condition.options)["scale"]) for condition in conditions]
+    marks = []
+    for method in study.methods:
+        means, sds = _summary(study, frame, method, [c.key for c in conditions], metric)
+        if np.isfinite(means).any():
+            marks.append(Line(method, scales, means, look(method), *interval(means, sds), shapes=True))
+    ticks = [(scale, f"×{int(scale)}") for scale in scales]
+    return Panel(marks, title, Axis("scale factor", log=True, ticks=ticks), Axis(name))
+
+
+def degradation(frames: Mapping[str, pd.DataFrame]) -> Drawing:
+    """The relative change of the macro score from ×1 to ×1000, with 95 % bootstrap intervals over seeds."""
+    panels = []
+    for name in ("scale-stress", "rescaling"):
+        study, marks = STUDIES[name], list[Mark]()
+        pairs = {method: _both(frames[name], method, "×1", "×1000") for method in study.methods}
+        methods = [method for method in study.methods if len(pairs[method])]
+        highest = lowest = 0.0
+        for place, method in enumerate(methods):
+            drop, low, high = _relative_drop(*pairs[method].T)
+            highest, lowest = max(highest, high, drop), min(lowest, low, drop)
+            marks.append(Bars(method, [place], [drop], look(method), 0.65, [low], [high], along="x"))
+            marks.append(Words(max(high, 0), place, f"{drop:.1f} %".replace("-", "−"), "left", away=5))
+        room = 0.28 * (highest - lowest) or 1.0
+        panels.append(
+            Panel(
+                [*marks, Rule(0, "y")],
+                f"{study.title} ({_seeds(frames[name], study)})",
+                Axis("loss of macro score, ×1 → ×1000 (%)", limits=(lowest - room / 4, highest + room)),
+                Axis(ticks=list(enumerate(methods)), limits=(len(methods) - 0.4, -0.6), grid=False),
+            )
+        )
+    return Drawing(
+        "What growing scales cost (95 % bootstrap intervals)",
+        "Relative loss of each method's macro score from ×1 to ×1000, under scale stress and under pure rescaling.",
+        panels,
+        columns=2,
+        size=(7.2, 3.3),
+    )
+
+
+def regimes(study: Study, frame: pd.DataFrame) -> Drawing:
+    """Macro and worst-task score of every method in every regime, one dot per seed."""
+    run = set(frame["condition"])
+    keys, methods = [c.key for c in study.conditions if c.key in run], list(study.methods)
+    width = 0.8 / len(methods)
+    panels = []
+    for metric, name in METRICS.items():
+        marks = list[Mark]()
+        for i, method in enumerate(methods):
+            means, sds = _summary(study, frame, method, keys, metric)
+            places = np.arange(float(len(keys))) + (i - (len(methods) - 1) / 2) * width
+            marks.append(Bars(method, places, means, look(method), width * 0.9, *interval(means, sds)))
+            dots = [_by_seed(frame, method, key, metric) for key in keys]
+            x = np.repeat(places, [len(d) for d in dots])
+            marks.append(Dots("", x, np.concatenate(dots), Look("ink", "."), 2.5, faint=True))
+        panels.append(Panel(marks, "", Axis(ticks=list(enumerate(keys)), grid=False), Axis(name)))
+    return Drawing(
+        f"{study.title} ({_seeds(frame, study)}, ± 1 sd)",
+        f"{study.title}: macro and worst-task score of each method in each regime, with a dot for each seed.",
+        panels,
+        size=(7.2, 5.0),
+    )
+
+
+def ranking(study: Study, frame: pd.DataFrame) -> Drawing:
+    """Every method, the best above: a dot for its mean macro score in each condition."""
+    methods, keys = ranked(study, frame), [c.key for c in study.conditions]
+    table = {method: _summary(study, frame, method, keys, "macro") for method in methods}
+    places = np.arange(len(methods), dtype=float)
+    marks: list[Mark] = [
+        Line("", [np.nanmin(means), np.nanmax(means)], [place, place], FAINT, width=1)
+        for place, (means, _) in zip(places, table.values(), strict=True)
+    ]
+    for i, key in enumerate(keys):
+        means, sds = (np.array([pair[which][i] for pair in table.values()]) for which in (0, 1))
+        marks.append(Dots(key, means, places, nth(i), 4.5, *interval(means, sds), along="x", words=methods))
+    return Drawing(
+        f"{study.title} ({_seeds(frame, study)}, ± 1 sd, best learning rate)",
+        f"{study.title}: mean macro score of {len(methods)} methods in each condition, the best method above.",
+        [
+            Panel(
+                marks,
+                "",
+                Axis("macro score"),
+                Axis(ticks=list(enumerate(methods)), limits=(len(methods) - 0.4, -0.6)),
+            )
+        ],
+        size=(7.2, 1.4 + 0.19 * len(methods)),
+    )
+
+
+def _by_seed(frame: pd.DataFrame, method: str, condition: str, metric: str) -> np.ndarray:
+    rows = frame[(frame["method"] == method) & (frame["condition"] == condition)].sort_values("seed")
+    return np.asarray(rows[metric], dtype=np.float64)
+
+
+def _both(frame: pd.DataFrame, method: str, first: str, second: str) -> np.ndarray:
+    """The macro scores in two columns at the seeds that both have, (seeds, 2)."""
+    runs = frame[(frame["method"] == method) & frame["condition"].isin([first, second])]
+    table = runs.pivot_table(index="seed", columns="condition", values="macro", aggfunc="first")
+    return np.asarray(table.reindex(columns=[first, second]).dropna(), dtype=np.float64)
+
+
+def _summary(
+    study: Study, frame: pd.DataFrame, method: str, conditions: Sequence[str], metric: str
+) -> tuple[np.ndarray, np.ndarray]:
+    values = [_by_seed(frame, method, condition, metric) for condition in conditions]
+    means = np.array([v.mean() if len(v) else np.nan for v in values])
+    return means, np.array([v.std(ddof=study.ddof) if len(v) > study.ddof else 0.0 for v in values])
+
+
+def _relative_drop(start: np.ndarray, end: np.ndarray) -> tuple[float, float, float]:
+    """In percent, with its bootstrap interval over seeds."""
+    chosen = np.random.default_rng(0).integers(len(start), size=(10_000, len(start)))
+    drawn = 100 * (1 - end[chosen].mean(1) / start[chosen].mean(1))
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return float(100 * (1 - end.mean() / start.mean())), float(low), float(high)
+
+
+def _seeds(frame: pd.DataFrame, study: Study) -> str:
+    count = frame.loc[frame["method"].isin(list(study.methods)), "seed"].nunique()
+    return f"{count} seed{'s' if count > 1 else ''}"

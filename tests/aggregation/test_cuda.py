@@ -1,0 +1,114 @@
+"""Gradient space on a CUDA device: the answers of the CPU, and no host sync. Imports nothing but torch and pytest."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from helpers.grams import KINDS, grams
+from torch import Tensor, nn
+
+import counterpoise as cp
+from counterpoise import functional as f
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+SOLVERS = {"mgda": f.mgda, "cagrad": f.cagrad, "nash": f.nash, "upgrad": f.upgrad, "imtl-g": f.imtl_g}
+WITHOUT_SYNC = [name for name in cp.methods("gradient") if name not in ("aligned-mtl", "auto-lambda")]
+
+
+@pytest.fixture
+def on_wait() -> Iterator[Callable[[str], None]]:
+    """Says what a wait for the device is: "default", or an "error"."""
+    yield torch.cuda.set_sync_debug_mode
+    torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("tasks", [2, 3, 8])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", SOLVERS)
+def test_solvers_agree_with_the_cpu(name: str, kind: str, tasks: int) -> None:
+    gram = grams(kind, 20, tasks)
+    here, there = SOLVERS[name](gram), SOLVERS[name](gram.cuda())
+    assert there.weights.isfinite().all()
+    both = (here.solved & there.solved.cpu()).unsqueeze(-1)
+    assert (there.solved.cpu() | ~here.solved).float().mean() > 0.9  # bisection is for the CPU alone
+    a, b = torch.where(both, here.weights, 0.0), torch.where(both, there.weights.cpu(), 0.0)
+    j = gram if kind == "absent" else torch.linalg.cholesky(gram + 1e-12 * torch.eye(tasks))
+    j = torch.nan_to_num(j)
+    direction, other = (a.unsqueeze(1) @ j).squeeze(1), (b.unsqueeze(1) @ j).squeeze(1)
+    scale = (a.abs().unsqueeze(-1) * j.abs()).sum(1).amax(-1, keepdim=True)
+    assert ((direction - other).abs() <= 1e-6 * scale + 1e-12).all()
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.trunk = nn.Sequential(nn.Linear(6, 64), nn.Tanh(), nn.Linear(64, 32), nn.Tanh())
+        self.heads = nn.ModuleList(nn.Linear(32, 1) for _ in range(3))
+
+    def losses(self, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tensor]:
+        z = self.trunk(x)
+        return [(head(z)[:, 0] - y[:, i]).square().mean() for i, head in enumerate(self.heads)], z
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(64, 6, generator=generator), 5 * torch.randn(64, 3, generator=generator)
+
+
+@pytest.mark.parametrize("at", ["shared", "features"])
+@pytest.mark.parametrize("name", [name for name in cp.methods("gradient") if name != "auto-lambda"])
+def test_a_few_steps_agree_with_the_cpu(name: str, at: str) -> None:
+    ends = []
+    for device in ("cpu", "cuda"):
+        net, (x, y) = Net().double().to(device), (t.double().to(device) for t in batch())
+        balancer = cp.make(name, 3, weighting=cp.BPGS(3)).double().to(device)
+        optimizer = torch.optim.SGD([{"params": net.parameters()}, *balancer.param_groups()], lr=0.01)
+        for _ in range(3):
+            losses, z = net.losses(x, y)
+            optimizer.zero_grad()
+            where: dict[str, Any] = {"shared": net.trunk.parameters()} if at == "shared" else {"features": z}
+            balancer.backward(losses, **where)
+            optimizer.step()
+        ends.append([p.detach().cpu() for p in net.parameters()])
+    for a, b in zip(*ends, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("passes", ["loop", "batched", "features"])
+@pytest.mark.parametrize("name", WITHOUT_SYNC)
+def test_no_step_waits_for_the_device(name: str, passes: str, on_wait: Callable[[str], None]) -> None:
+    net, (x, y) = Net().cuda(), (t.cuda() for t in batch())
+    options: dict[str, Any] = {} if passes == "features" else {"passes": passes}
+    balancer = cp.make(name, 3, weighting=cp.BPGS(3), **options).cuda()
+    scaler = torch.amp.GradScaler("cuda")
+    scaler.scale(torch.ones((), device="cuda"))
+    for count in range(4):
+        losses, z = net.losses(x, y)
+        net.zero_grad()
+        where: dict[str, Any] = {"features": z} if passes == "features" else {"shared": net.trunk.parameters()}
+        on_wait("error" if count else "default")
+        balancer.backward(losses, scaler=scaler, **where)
+        on_wait("default")
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
+
+
+def test_mixed_precision() -> None:
+    """fp16 autocast with a GradScaler trains like float32."""
+    finals = []
+    for half in (False, True):
+        net, (x, y) = Net().cuda(), (t.cuda() for t in batch())
+        balancer = cp.PCGrad(3, weighting=cp.BPGS(3)).cuda()
+        optimizer = torch.optim.Adam([{"params": net.parameters()}, *balancer.param_groups()], lr=0.01)
+        scaler = torch.amp.GradScaler("cuda", enabled=half)
+        for _ in range(60):
+            with torch.autocast("cuda", dtype=torch.float16, enabled=half):
+                losses, _ = net.losses(x, y)
+            optimizer.zero_grad()
+            balancer.backward(losses, shared=net.trunk.parameters(), scaler=scaler if half else None)
+            scaler.step(optimizer)
+            scaler.update()
+        finals.append(torch.stack(net.losses(x, y)[0]).detach())
+    torch.testing.assert_close(finals[1], finals[0], rtol=0.1, atol=0.1)

@@ -1,0 +1,327 @@
+"""Gradient space in process groups: the exact mode is one process on the union batch; recipes for DDP and FSDP."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from helpers.trunk_and_heads import TASKS, Net
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.multiprocessing.spawn import spawn
+from torch.nn.parallel import DistributedDataParallel
+
+import counterpoise as cp
+
+ROWS, STEPS = 24, 3
+NAMES = [name for name in cp.methods("gradient") if name != "auto-lambda"]
+
+
+def union() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(ROWS, 6, generator=generator, dtype=torch.float64)
+    return x, torch.randn(ROWS, 3, generator=generator, dtype=torch.float64) * torch.tensor([1.0, -5.0, 0.2])
+
+
+def labels(case: str, world: int) -> Tensor:
+    mask = torch.ones(ROWS, 3, dtype=torch.bool)
+    if case in ("absent on some ranks", "uneven counts"):
+        mask[: ROWS // world, 1] = False
+    if case in ("a rank without labels", "a rank without labels, batched"):
+        mask[: ROWS // world] = False
+    if case == "uneven counts":
+        mask[0, 1] = True
+        mask[::3, 2] = False
+    return mask
+
+
+def part_of(rank: int | None, world: int) -> slice:
+    return slice(None) if rank is None else slice(rank * ROWS // world, (rank + 1) * ROWS // world)
+
+
+def masked_losses(z: Tensor, net: Net, y: Tensor, mask: Tensor) -> dict[str, Tensor | None]:
+    losses: dict[str, Tensor | None] = {}
+    for i, (task, head) in enumerate(net.heads.items()):
+        rows = mask[:, i]
+        losses[task] = (head(z)[rows, 0] - y[rows, i]).square().mean() if rows.any() else None
+    return losses
+
+
+def train(name: str, case: str, world: int, rank: int | None) -> list[Tensor]:
+    """Weights, gradients and state over a few steps; the union batch when rank is None."""
+    net = Net()
+    (x, y), mask, part = union(), labels(case, world), part_of(rank, world)
+    x, y, mask = x[part], y[part], mask[part]
+    options: dict[str, Any] = {"weighting": cp.BPGS(TASKS)} if case == "hybrid" else {}
+    options |= {"passes": "batched"} if "batched" in case else {}
+    balancer = cp.make(name, TASKS, **options).double()
+    record: list[Tensor] = []
+    for step in range(STEPS):
+        z = net.trunk(x)
+        losses = masked_losses(z, net, y, mask & (case != "a batch without labels" or step != 1))
+        net.zero_grad()
+        extra: dict[str, Any] = {"counts": mask.sum(0)} if case == "uneven counts" else {}
+        if name == "auto-lambda":
+            # The ranks of a validation loss count alike, so with uneven counts it has all labels.
+            held_out = mask | (case == "uneven counts")
+            extra |= {
+                "shared": net.parameters(),
+                "validation": lambda seen=held_out: masked_losses(net.trunk(x), net, y, seen),
+                "training": lambda: masked_losses(net.trunk(x), net, y, mask),
+            }
+        elif case == "features":
+            extra["features"] = z
+        else:
+            extra["shared"] = net.trunk.parameters()
+        if case == "a rank without labels, batched":
+            extra["features"] = z
+        value = balancer.backward(losses, **extra)
+        rest = net.parameters() if case == "features" else net.heads.parameters()
+        cp.average_gradients(() if name == "auto-lambda" else rest)
+        record += [value, *(torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in net.parameters())]
+        nobody = case == "a batch without labels" and step == 1  # where a group may say None, and one process zeros
+        record += [] if balancer.weights is None or nobody else [balancer.weights]
+        state = [t for key, t in balancer.state_dict().items() if case != "features" or "memory" not in key]
+        record += [t.clone() for t in state if isinstance(t, Tensor)]
+        with torch.no_grad():
+            for p in net.parameters():
+                p.sub_(torch.zeros_like(p) if p.grad is None else p.grad, alpha=0.02)
+    return record
+
+
+def cases() -> list[tuple[str, str]]:
+    """Every method in the plain case; a few for the others."""
+    few = ["pcgrad", "cagrad", "nash-mtl", "gradnorm-proxy", "excess-mtl"]
+    found = [(name, "all present") for name in NAMES]
+    found += [(name, case) for name in few for case in ("absent on some ranks", "uneven counts", "hybrid", "batched")]
+    found += [(name, "features") for name in ("pcgrad", "mgda", "nash-mtl", "moco", "db-mtl", "excess-mtl")]
+    found += [(name, "a batch without labels") for name in ("pcgrad", "sdmgrad", "moco", "db-mtl", "gradnorm")]
+    found += [(name, "a rank without labels") for name in ("cagrad", "moco", "db-mtl", "gradnorm", "mgda")]
+    found += [("cagrad", "a rank without labels, batched")]
+    few = ["all present", "absent on some ranks", "uneven counts", "a batch without labels", "a rank without labels"]
+    return [*found, *(("auto-lambda", case) for case in few)]
+
+
+def local_mode(rank: int, world: int) -> list[Tensor]:
+    """Each rank's own direction, averaged afterwards; and the directions themselves."""
+    net, (x, y), part = Net(), union(), part_of(rank, world)
+    losses: Any = net.losses(x[part], y[part])[0]
+    balancer = cp.CAGrad(TASKS, ranks="local")
+    balancer.backward(losses, shared=net.trunk.parameters())
+    mine = torch.cat([p.grad.flatten() for p in net.trunk.parameters() if p.grad is not None])
+    cp.average_gradients(net.parameters())
+    mean = torch.cat([p.grad.flatten() for p in net.trunk.parameters() if p.grad is not None])
+    assert balancer.weights is not None
+    return [balancer.weights, mine, mean]
+
+
+def own_direction(name: str, ranks: str, lost: bool) -> Tensor:
+    """The direction of a first step in which the second task may be absent."""
+    w = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    second = None if lost else 5 * w[1] - w[0]
+    cp.make(name, 3, ranks=ranks).double().backward([w[0].square() + w[1], second, w[2].exp()], shared=[w])
+    return torch.zeros(3) if w.grad is None else w.grad
+
+
+def nobody_is_there(rank: int) -> list[Tensor]:
+    """One rank goes through the network for tasks that do not count, the others have none."""
+    w = torch.ones(1, 2, requires_grad=True)
+    least = cp.CAGrad(2, weighting=cp.Static(2, weights=[0.0, 1.0]))
+    least.backward([w[0, 0], None] if rank == 0 else [None, None], shared=[w])
+    stacked = cp.CAGrad(2, batch_shape=(1,))
+    given = [w[:, 0], w[:, 1]] if rank == 0 else [None, None]
+    stacked.backward(given, shared=[w], counts=torch.zeros(1, 2))
+    return [torch.zeros_like(w) if w.grad is None else w.grad]
+
+
+class Whole(torch.nn.Module):
+    """A network whose forward returns all losses, as DDP and FSDP want it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Net()
+
+    def forward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return self.net.losses(x, y)[0]
+
+
+def beside_ddp(rank: int, world: int, ranks: str) -> list[Tensor]:
+    """The recipe: no_sync, since a parameter is reached T times; the balancer averages, you average the rest."""
+    whole, (x, y), part = Whole(), union(), part_of(rank, world)
+    ddp = DistributedDataParallel(whole)
+    balancer = cp.CAGrad(TASKS, ranks=ranks, weighting=cp.BPGS(TASKS))  # type: ignore[arg-type]
+    optimizer = torch.optim.SGD([{"params": whole.parameters()}, *balancer.param_groups()], lr=0.02)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        with ddp.no_sync():
+            losses = ddp(x[part], y[part])
+            balancer.backward(losses, shared=whole.net.trunk.parameters())
+        cp.average_gradients(whole.net.heads.parameters() if ranks == "exact" else whole.parameters())
+        optimizer.step()
+    return [p.detach() for p in (*whole.parameters(), *balancer.parameters())]
+
+
+def beside_fsdp(rank: int, world: int, *, absent: bool = False) -> list[Tensor]:
+    """The recipe: parameters stay gathered until the last pass; FSDP averages each task's gradient as it shards it.
+
+    A head that a rank does not reach must not be sharded: FSDP wants the same gradients on every rank.
+    """
+    whole, (x, y), part = Whole(), union(), part_of(rank, world)
+    mesh = init_device_mesh("cpu", (world,))
+    sharded: Any = whole.net.trunk if absent else whole
+    fully_shard(sharded, mesh=mesh)
+    sharded.set_reshard_after_backward(False)
+    shared = list(whole.net.trunk.parameters())  # the shards: after forward the modules hold gathered copies
+    balancer = cp.CAGrad(TASKS, weighting=cp.BPGS(TASKS))
+    optimizer = torch.optim.SGD([{"params": whole.parameters()}, *balancer.param_groups()], lr=0.02, foreach=False)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        losses: dict[str, Tensor | None] = {**whole(x[part], y[part])}
+        if absent and rank == 0:
+            losses[TASKS[1]] = None
+        balancer.backward(losses, shared=shared)
+        cp.average_gradients(whole.net.heads.parameters() if absent else ())
+        sharded.reshard()
+        optimizer.step()
+    found = [p.full_tensor() if isinstance(p, DTensor) else p for p in (*whole.parameters(), *balancer.parameters())]
+    return [p.detach() for p in found]
+
+
+def refusals(world: int) -> dict[str, str]:
+    """What is said where a method or an option does not work beside sharded parameters."""
+    whole, (x, y) = Whole(), union()
+    sharded: Any = whole
+    fully_shard(sharded, mesh=init_device_mesh("cpu", (world,)))
+    sharded.set_reshard_after_backward(False)
+    shared = list(whole.net.trunk.parameters())
+    found: dict[str, str] = {}
+    for name, options in REFUSED:
+        balancer, extra = cp.make(name, TASKS, **options), dict[str, Any]()
+        losses = whole(x, y)
+        if name == "auto-lambda":
+            extra |= dict.fromkeys(("validation", "training"), lambda: whole(x, y))
+        try:
+            balancer.backward(losses, shared=shared, **extra)
+        except ValueError as error:
+            found[f"{name} {options}"] = str(error)
+        sharded.reshard()
+    try:
+        cp.PCGrad(TASKS).backward(whole(x, y), shared=shared, features=torch.ones(2, requires_grad=True))
+    except ValueError as error:
+        found["features"] = str(error)
+    sharded.reshard()
+    return found
+
+
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in ("moco", "db-mtl", "graddrop", "auto-lambda")),
+    ("pcgrad", {"heads": "aggregated"}),
+    ("pcgrad", {"passes": "batched"}),
+    *((name, {}) for name in ("excess-mtl", "gradnorm-proxy")),  # whose heads are aggregated
+]
+
+
+def worker(rank: int, world: int, folder: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
+    results: dict[Any, Any] = {key: train(*key, world, rank) for key in cases()}
+    results["local"] = local_mode(rank, world)
+    results["local, absent"] = {name: own_direction(name, "local", lost=rank == 1) for name in NAMES}
+    results["nobody"] = nobody_is_there(rank)
+    results["ddp exact"], results["ddp local"] = (beside_ddp(rank, world, ranks) for ranks in ("exact", "local"))
+    results["fsdp"], results["fsdp, absent"] = (beside_fsdp(rank, world, absent=absent) for absent in (False, True))
+    results["refusals"] = refusals(world)
+    torch.save(results, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def outcome(request: pytest.FixtureRequest) -> tuple[int, list[dict[Any, Any]]]:
+    world = request.param
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(worker, (world, folder), nprocs=world)
+        return world, [torch.load(Path(folder) / f"{rank}.pt") for rank in range(world)]
+
+
+def test_exact_mode_is_the_union_batch(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
+    world, ranks = outcome
+    for key in cases():
+        whole = train(*key, world, None)
+        for rank in ranks:
+            assert len(rank[key]) == len(whole), key
+            for mine, first, expected in zip(rank[key], ranks[0][key], whole, strict=True):
+                torch.testing.assert_close(mine, first, rtol=0, atol=0, equal_nan=True, msg=str(key))
+                torch.testing.assert_close(mine, expected, rtol=1e-7, atol=1e-9, equal_nan=True, msg=str(key))
+
+
+def test_local_mode_is_the_mean_of_the_ranks_directions(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
+    world, ranks = outcome
+    mean = torch.stack([rank["local"][1] for rank in ranks]).mean(0)
+    for rank, result in enumerate(ranks):
+        net, (x, y), part = Net(), union(), part_of(rank, world)
+        balancer = cp.CAGrad(TASKS)
+        balancer.backward(net.losses(x[part], y[part])[0], shared=net.trunk.parameters())
+        torch.testing.assert_close(result["local"][0], balancer.weights)
+        torch.testing.assert_close(result["local"][2], mean)
+
+
+def test_a_task_that_is_absent_on_a_rank_is_absent_in_its_local_direction(
+    outcome: tuple[int, list[dict[Any, Any]]],
+) -> None:
+    _, ranks = outcome
+    for name in NAMES:
+        if name not in ("graddrop", "moco", "excess-mtl"):  # which draw, or go by the losses of all ranks
+            expected = own_direction(name, "exact", lost=True)
+            torch.testing.assert_close(ranks[1]["local, absent"][name], expected, msg=name)
+        assert all(torch.isfinite(rank["local, absent"][name]).all() for rank in ranks), name
+
+
+def test_a_step_that_counts_nowhere_ends_on_all_ranks(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
+    assert all(not grad.any() for rank in outcome[1] for grad in rank["nobody"])
+
+
+def single_process(ranks: str, mask: Tensor) -> list[Tensor]:
+    net, (x, y) = Net(), union()
+    balancer = cp.CAGrad(TASKS, weighting=cp.BPGS(TASKS), ranks=ranks)  # type: ignore[arg-type]
+    optimizer = torch.optim.SGD([{"params": net.parameters()}, *balancer.param_groups()], lr=0.02)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        balancer.backward(masked_losses(net.trunk(x), net, y, mask), shared=net.trunk.parameters())
+        optimizer.step()
+    return [p.detach() for p in (*net.parameters(), *balancer.parameters())]
+
+
+@pytest.mark.parametrize("recipe", ["ddp exact", "fsdp", "fsdp, absent"])
+def test_recipes_train_as_one_process_would(recipe: str, outcome: tuple[int, list[dict[Any, Any]]]) -> None:
+    world, ranks = outcome
+    expected = single_process("exact", labels("absent on some ranks" if "absent" in recipe else "", world))
+    for rank in ranks:
+        for mine, whole in zip(rank[recipe], expected, strict=True):
+            torch.testing.assert_close(mine, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_what_does_not_work_beside_shards_is_refused(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
+    """In words, on every rank, and before anything is passed: the loop that caught it can go on."""
+    for rank in outcome[1]:
+        said = rank["refusals"]
+        for name in ("MoCo", "DBMTL", "GradDrop", "AutoLambda"):
+            assert f"{name} does not know sharded parameters (FSDP)" in said.values()
+        for key in ("pcgrad {'heads': 'aggregated'}", "excess-mtl {}"):
+            assert "pass heads='own'" in said[key]
+        for key in ("pcgrad {'passes': 'batched'}", "features"):
+            assert "pass shared= alone, and no batches" in said[key]
+
+
+def test_local_mode_beside_ddp_agrees_across_ranks(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
+    _, ranks = outcome
+    start = [p.detach() for p in Net().parameters()]
+    for rank in ranks:
+        for mine, first in zip(rank["ddp local"], ranks[0]["ddp local"], strict=True):
+            torch.testing.assert_close(mine, first, rtol=0, atol=0)
+        assert any(not torch.equal(a, b) for a, b in zip(start, rank["ddp local"], strict=False))

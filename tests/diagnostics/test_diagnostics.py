@@ -1,0 +1,285 @@
+"""The doctor for losses: right about problems whose ailment is known, right in its numbers, and invisible."""
+
+import builtins
+import copy
+import json
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from helpers.paths import ROOT
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import counterpoise as cp
+from counterpoise.diagnostics.diagnosis import SCALE_FREE
+from counterpoise.lab.diagnostic_problems import KNOWN, REGIMES, examine
+
+TASKS = ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("name", ["rescaling ×1", "rescaling ×1000, graded", "tug of war", "tug of war, ×1000"])
+def test_the_verdict_is_the_truth(name: str) -> None:
+    """Ten seeds, none of which the thresholds were chosen on; at least nine right."""
+    truth, make = KNOWN[name]
+    assert sum(examine(make(seed), steps=40).verdict == truth for seed in range(10)) >= 9
+
+
+def test_the_papers_conflict_regime_is_none_for_the_gradients() -> None:
+    """Its directions have an expected cosine of ρ² > 0, and a linear head absorbs a sign."""
+    found = examine(REGIMES["heterogeneous, conflict"](42), steps=40)
+    assert found.verdict == "neither"
+    assert found.conflict is not None
+    assert found.conflict < 0.1
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.trunk = nn.Sequential(nn.Linear(6, 8), nn.Tanh())
+        self.head = nn.Linear(8, 3)
+
+    def losses(self, step: int) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(step)
+        x, y = torch.randn(10, 6, generator=generator), torch.randn(10, 3, generator=generator)
+        errors = (self.head(self.trunk(x)) - y * torch.tensor([1.0, 30.0, 0.1])).square().mean(0)
+        return dict(zip(TASKS, errors, strict=True))
+
+
+def train(name: str, watched: bool, **options: Any) -> tuple[Net, cp.Doctor, cp.Balancer]:
+    net, balancer = Net(), cp.make(name, TASKS, **options)
+    optimizer = torch.optim.Adam([{"params": net.parameters()}, *balancer.param_groups()], lr=0.01)
+    doctor = cp.diagnose(balancer, shared=net.trunk.parameters(), every=5)
+    if watched:
+        doctor.__enter__()
+    for step in range(25):
+        optimizer.zero_grad()
+        balancer.backward(net.losses(step), shared=net.trunk.parameters())
+        optimizer.step()
+    doctor.__exit__(None, None, None)
+    return net, doctor, balancer
+
+
+@pytest.mark.parametrize("name", ["bpgs", "pcgrad", "cagrad"])
+def test_watching_changes_nothing(name: str) -> None:
+    options = [{"weighting": cp.BPGS(TASKS)} if name == "cagrad" else {} for _ in range(2)]
+    plain, _, _ = train(name, False, **options[0])
+    seen, doctor, balancer = train(name, True, **options[1])
+    for a, b in zip(plain.parameters(), seen.parameters(), strict=True):
+        assert torch.equal(a, b)
+    found = doctor.diagnosis
+    assert (found.steps, found.looks) == (25, 5)
+    assert len(found.reach) == (0 if name == "pcgrad" else 3)
+    assert all(0 <= z <= 1 for z in found.reach)
+    balancer.backward(seen.losses(0), shared=seen.trunk.parameters())  # after the block nobody looks
+    assert doctor.diagnosis.steps == 25
+
+
+def test_the_numbers_are_what_they_say() -> None:
+    net = Net()
+    history, grams = [], []
+    with cp.diagnose(net.losses(0), shared=net.trunk.parameters(), every=1) as doctor:
+        for step in range(4):
+            losses = doctor(net.losses(step))
+            history.append([loss.item() for loss in losses.values()])
+            rows = [torch.autograd.grad(x, [*net.trunk.parameters()], retain_graph=True) for x in losses.values()]
+            j = np.stack([np.concatenate([g.numpy().ravel() for g in row]) for row in rows]).astype(np.float64)
+            grams.append(j @ j.T)
+    found, values = doctor.diagnosis, np.array(history)
+    np.testing.assert_allclose(found.decades, np.log10(values.max(1) / values.min(1)), rtol=1e-5)
+    np.testing.assert_allclose(found.std, np.log(values).std(1), rtol=1e-5)
+    norms = np.array([np.sqrt(np.diag(gram)) for gram in grams])
+    cosines = np.array([gram / np.outer(n, n) for gram, n in zip(grams, norms, strict=True)])
+    np.testing.assert_allclose(found.cosines, cosines.mean(0), atol=1e-5)
+    pairs = cosines[:, [0, 0, 1], [1, 2, 2]]
+    assert found.negative == pytest.approx((pairs < 0).mean())
+    assert found.conflict == pytest.approx((pairs < -0.1).mean())
+
+
+def test_absent_tasks_are_counted_and_left_out() -> None:
+    net = Net()
+    with cp.diagnose(TASKS, shared=net.trunk.parameters(), every=1) as doctor:
+        for step in range(4):
+            losses: dict[str, Tensor | None] = {**net.losses(step)}
+            if step:
+                losses["b"] = None
+            if step == 3:
+                losses["a"] = torch.tensor(torch.nan)
+            doctor(losses)
+    found = doctor.diagnosis
+    assert found.absent == (0.25, 0.75, 0.0)
+    assert "b was absent in 75% of the steps." in found.advice
+    assert all(math.isfinite(x) for x in (*found.losses, *found.decades[:3], *found.norms))
+    assert math.isnan(found.decades[3])  # one task alone is not apart from anything
+
+
+def test_tasks_that_take_turns_are_compared() -> None:
+    net = Net()
+    with cp.diagnose(TASKS, shared=net.trunk.parameters()) as doctor:
+        for step in range(30):
+            task = TASKS[step % 3]
+            doctor({task: net.losses(step)[task].detach() * 0 + 1000.0 ** (step % 3)})
+    found = doctor.diagnosis
+    assert found.spread == pytest.approx(6.0)
+    assert found.verdict == "scale"
+    assert any("Conflict could not be seen" in line for line in found.advice)
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+def test_a_rhythm_in_the_data_is_not_missed(odd: int) -> None:
+    w = torch.ones(2, requires_grad=True)
+    with cp.diagnose(2, shared=[w]) as doctor:
+        for step in range(600):
+            sign = -1 if step % 2 == odd else 1
+            doctor([w.sum() + 3, sign * w.sum() + 3])
+    assert doctor.diagnosis.conflict == pytest.approx(0.5, abs=0.15)
+
+
+def test_a_loss_below_zero_is_named() -> None:
+    with cp.diagnose(["a", "b"]) as doctor:
+        doctor(torch.tensor([1.0, -500.0]))
+    assert any(line.startswith("b was 0 or below in 100%") for line in doctor.diagnosis.advice)
+
+
+def test_reentrant_checkpoints_are_left_alone() -> None:
+    trunk, heads = nn.Linear(4, 8), nn.Linear(8, 2)
+    stem = nn.Linear(4, 4)
+    shared = [*stem.parameters(), *trunk.parameters()]
+    with cp.diagnose(cp.PCGrad(2), shared=shared) as doctor:
+        assert doctor.balancer is not None
+        z = checkpoint(trunk, stem(torch.randn(8, 4)), use_reentrant=True)
+        doctor.balancer.backward(list(heads(z).square().mean(0)), shared=shared)
+    assert all(p.grad is not None for p in shared)
+
+
+@pytest.mark.parametrize("balancer", [cp.BPGS(2), cp.PCGrad(2)])
+def test_copies_are_not_watched_and_doctors_may_be_two(balancer: cp.Balancer) -> None:
+    w = torch.ones(2, requires_grad=True)
+    with cp.diagnose(balancer) as first:
+        with cp.diagnose(balancer) as second:
+            twin = pickle.loads(pickle.dumps(balancer))
+            for one in (balancer, copy.deepcopy(balancer), twin):
+                one.backward([w[0] ** 2, 5 * w[1] ** 2], shared=[w])
+        balancer.backward([w[0] ** 2, 5 * w[1] ** 2], shared=[w])
+    balancer.backward([w[0] ** 2, 5 * w[1] ** 2], shared=[w])
+    assert (first.diagnosis.steps, second.diagnosis.steps) == (2, 1)
+
+
+def test_a_chart_at_its_edge_is_named() -> None:
+    balancer = cp.BPGS(TASKS, calibrate=False)
+    with torch.no_grad():
+        balancer.theta.copy_(torch.tensor([9.0, 0.0, 0.0]))
+    with cp.diagnose(balancer) as doctor:
+        balancer([torch.tensor(1.0, requires_grad=True), torch.tensor(2.0), torch.tensor(3.0)])
+    assert any(line.startswith("The chart saturates at a") for line in doctor.diagnosis.advice)
+
+
+@pytest.mark.parametrize("tasks", [2, 3, 26, 200])
+def test_a_lone_outlier_is_no_saturation(tasks: int) -> None:
+    """By arithmetic it stands at |z| = √(T − 1), near the edge for many tasks; but θ moves it as with few."""
+    losses = torch.ones(tasks).index_fill(0, torch.tensor(0), 1e4)
+    balancer = cp.BPGS(tasks)
+    with cp.diagnose(balancer) as doctor:
+        balancer(losses)
+    found, chart = doctor.diagnosis, balancer.chart
+    assert chart is not None
+    assert found.reach[0] == pytest.approx(math.sqrt(tasks - 1) / (math.sqrt(tasks - 1) + 0.1))
+    assert 0.09 < float(chart.width * chart.slope[0] / chart.std) < 0.11
+    assert not any("saturates" in line for line in found.advice)
+    for beyond, told in ((0.5, False), (0.9, True)):  # of the margin
+        z = (math.sqrt(tasks - 1) + 0.1 * beyond) / (math.sqrt(tasks - 1) + 0.1)
+        with torch.no_grad():
+            balancer.theta[0] = math.log((1 + z) / (1 - z))
+        with cp.diagnose(balancer) as doctor:
+            balancer(losses)
+        assert any("saturates at task_0" in line for line in doctor.diagnosis.advice) is told
+
+
+def test_a_task_without_samples_is_absent() -> None:
+    net, balancer = Net(), cp.BPGS(TASKS)
+    with cp.diagnose(balancer, shared=net.trunk.parameters(), every=1) as doctor:
+        balancer(net.losses(0), counts=torch.tensor([10, 0, 10]))
+    found = doctor.diagnosis
+    assert found.absent == (0.0, 1.0, 0.0)
+    assert math.isnan(found.losses[1])
+    assert math.isnan(found.norms[1])
+
+
+def test_saved_printed_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    found = train("bpgs", True)[1].diagnosis
+    found.save(tmp_path / "found.json")
+    read = json.loads((tmp_path / "found.json").read_text())
+    assert read["verdict"] == found.verdict
+    assert read["advice"] == list(found.advice)
+    found.figure(tmp_path / "found.png")
+    assert (tmp_path / "found.png").stat().st_size > 10_000
+    found.print()
+    said = capsys.readouterr().out
+    assert "median loss" in said
+    assert " ".join(said.split()).count(found.advice[0][:40]) == 1
+    real = builtins.__import__
+
+    def without_rich(name: str, *rest: Any) -> Any:
+        if name.startswith("rich"):
+            raise ModuleNotFoundError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without_rich)
+    found.print()
+    assert capsys.readouterr().out.strip() == str(found)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["found.json", "found.png"]
+
+
+def test_refusals() -> None:
+    with pytest.raises(RuntimeError, match="seen no losses"):
+        _ = cp.diagnose(2).diagnosis
+    with pytest.raises(ValueError, match="one model"):
+        cp.diagnose(cp.BPGS(2, batch_shape=3))
+    with pytest.raises(ValueError, match="every is 0"):
+        cp.diagnose(2, every=0)
+    with pytest.raises(ValueError, match="unknown task"):
+        cp.diagnose(["a"])({"b": torch.tensor(1.0)})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "kept"),
+    [
+        ("static", {}, False),
+        ("bpgs", {}, True),
+        ("pcgrad", {}, False),
+        ("pcgrad", {"weighting": cp.BPGS(TASKS)}, True),
+        ("nash-mtl", {}, True),
+    ],
+)
+def test_a_method_made_for_the_ailment_is_not_advised_again(name: str, options: dict[str, Any], kept: bool) -> None:
+    found = train(name, True, **options)[1].diagnosis
+    assert found.verdict in ("scale", "both")
+    assert ("keep it" in found.advice[0]) == (kept and (found.verdict == "scale" or found.in_gradient_space))
+    assert ("Use BPGS" in found.advice[0]) != ("keep it" in found.advice[0])
+
+
+def test_scale_free_are_those_that_a_factor_cost_nothing() -> None:
+    scores = pd.read_csv(ROOT / "results" / "beyond" / "tables" / "beyond-rescaling.csv")
+    macro = scores[scores["metric"] == "macro"].pivot(index="method", columns="condition", values="mean")
+    free = {
+        cp.describe(method).build.__name__
+        for method, cost in (macro["×1"] - macro["×1000"]).items()
+        if "BPGS " not in method and abs(cost) < 0.005
+    }
+    assert free == SCALE_FREE
+
+
+def test_a_compiled_step_is_not_looked_into() -> None:
+    net, balancer = torch.nn.Linear(6, 3), cp.BPGS(3)
+    with cp.diagnose(balancer) as doctor:
+        step = torch.compile(lambda x: balancer((net(x) - 1).square().mean(0)), backend="eager", fullgraph=True)
+        for _ in range(12):
+            step(torch.randn(16, 6)).backward()
+    with pytest.raises(RuntimeError, match="cannot look into a compiled step"):
+        _ = doctor.diagnosis

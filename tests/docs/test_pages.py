@@ -1,0 +1,208 @@
+"""The documentation: its blocks run, its commands parse, its numbers are recorded, its links lead somewhere."""
+
+import csv
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+import warnings
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch.distributed as dist
+from helpers.browser import Open, overflow
+from helpers.paths import ROOT
+from sphinx.cmd.build import main as build
+from typer.main import get_command
+
+from counterpoise.lab.cli.app import app
+
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SCORES = re.compile(r"(<!-- scores -->\n).*?(\n<!-- /scores -->)", re.DOTALL)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [body for kind, body in FENCE.findall(page.read_text()) if kind == language]
+
+
+def name(page: Path) -> str:
+    return page.stem
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name)
+def test_the_blocks_run_in_order(
+    page: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    names: dict[str, object] = {"__name__": "page"}
+    try:
+        for block in blocks(page, "python"):
+            exec(compile(block, page.name, "exec"), names)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    assert "tensor(" in capsys.readouterr().out or page.stem == "choosing"
+    assert not list(tmp_path.iterdir()), "a block that leaves files behind"
+
+
+def test_the_page_on_many_processes_runs_on_two(tmp_path: Path) -> None:
+    (page,) = [page for page in PAGES if page.stem == "distributed"]
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(blocks(page, "python")))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    settings = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, capture_output=True, text=True, env=settings, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    said = re.findall(r"tensor\(.*?\)", ended.stdout)
+    assert said
+    assert all(said.count(weights) % 2 == 0 for weights in said)  # the same on both ranks
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_block_is_python_or_text(page: Path) -> None:
+    """Nothing that looks like code escapes the other tests."""
+    kinds = {kind for kind, _ in FENCE.findall(page.read_text())}
+    assert kinds <= {"python", "text", "{toctree}", "{eval-rst}", "{raw}"}
+    for block in blocks(page, "text"):
+        assert not re.search(r"^\s*(import|from|def|class|with|for) ", block, re.MULTILINE)
+
+
+def commands() -> list[list[str]]:
+    """Every call of the command line on any page; `…` stands for what a reader fills in."""
+    found = []
+    for page in PAGES:
+        lines = (
+            "\n".join(blocks(page, "text")) + "\n" + "\n".join(re.findall(r"`(counterpoise [^`]+)`", page.read_text()))
+        )
+        for line in lines.replace("counterpoise.lab.cli.app ", "counterpoise ").splitlines():
+            call = re.search(r"\bcounterpoise ((?:studies|methods|reproduce|show|data|atlas|report)\b.*)", line)
+            if call and "…" not in call[1]:
+                found.append(shlex.split(call[1], comments=True))
+    return found
+
+
+@pytest.mark.parametrize("arguments", commands(), ids=" ".join)
+def test_every_command_is_one(arguments: list[str]) -> None:
+    command = get_command(app)
+    top = command.make_context("counterpoise", arguments[:], resilient_parsing=True)
+    _, chosen, rest = command.resolve_command(top, arguments[:])  # type: ignore[attr-defined]
+    assert chosen is not None
+    with chosen.make_context(chosen.name, rest, parent=top):  # raises on an option that does not exist
+        pass
+
+
+def scores() -> str:
+    """The table of choosing.md, from the recorded tables."""
+    columns = {
+        "rescaling ×1": ("beyond-rescaling", "×1"),
+        "rescaling ×1000": ("beyond-rescaling", "×1000"),
+        "scale stress ×1": ("beyond-scale-stress", "×1"),
+        "scale stress ×1000": ("beyond-scale-stress", "×1000"),
+        "conflict": ("beyond-heterogeneous", "conflict"),
+    }
+    methods = {
+        "Static": "static", "BPGS": "BPGS", "UW-O": "uw-o", "FAMO": "famo", "Kendall": "Kendall", "IMTL-L": "imtl-l",
+        "UW-SO": "UWSO", "PCGrad": "PCGrad", "CAGrad": "cagrad", "MGDA": "mgda", "Nash-MTL": "nash-mtl",
+        "IMTL-G": "imtl-g", "BPGS + PCGrad": "BPGS + PCGrad", "BPGS + CAGrad": "BPGS + CAGrad",
+    }  # fmt: skip
+    found = {}
+    for study in {study for study, _ in columns.values()}:
+        with (ROOT / "results" / "beyond" / "tables" / f"{study}.csv").open() as file:
+            for row in csv.DictReader(file):
+                if row["metric"] == "macro":
+                    found[study, row["condition"], row["method"]] = float(row["mean"])
+    best = {
+        key: max(found[study, condition, m] for m in methods.values()) for key, (study, condition) in columns.items()
+    }
+    lines = [f"| method | {' | '.join(columns)} |", f"| --- |{' --- |' * len(columns)}"]
+    for title, method in methods.items():
+        values = {key: found[study, condition, method] for key, (study, condition) in columns.items()}
+        cells = [f"**{v:.3f}**" if v == best[key] else f"{v:.3f}" for key, v in values.items()]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def test_the_scores_are_those_that_were_recorded() -> None:
+    found = SCORES.search((DOCS / "choosing.md").read_text())
+    assert found is not None
+    assert found[0] == f"{found[1]}{scores()}{found[2]}", f"put this between the markers:\n{scores()}"
+
+
+@pytest.mark.parametrize("page", ["choosing", "bpgs", "index"])
+def test_every_number_stands_in_a_linked_file(page: str) -> None:
+    text = FENCE.sub("", SCORES.sub("", (DOCS / f"{page}.md").read_text()))
+    links = [DOCS / link for link in re.findall(r"\]\((\.\./[^)#]+\.md)", text)]
+    recorded = "\n".join(link.read_text() for link in links)
+    given = {"bpgs": {"0.1", "6.9", "0.003", "1.4"}}  # the margin; log 1000, the paper's rate, and 480 times that rate
+    for number in set(re.findall(r"(?<![\w.])\d+\.\d+", text)) - given.get(page, set()):
+        assert re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", recorded), f"{number} is in none of {links}"
+
+
+def test_the_links_of_the_readme_lead_somewhere() -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", (ROOT / "README.md").read_text()):
+        path, _, anchor = link.partition("#")
+        if path.startswith("http"):
+            continue
+        assert (ROOT / path).exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(), re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings], link
+
+
+def test_the_pictures_are_those_that_the_library_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS)
+    drawn = importlib.import_module("figures").draw(tmp_path)
+    assert {path.name for path in drawn} == {path.name for path in (DOCS / "figures").iterdir()}
+    for path in drawn:
+        now, kept = (lines(p) for p in (path, DOCS / "figures" / path.name))
+        assert len(now) == len(kept)
+        assert all(len(a) == len(b) and np.allclose(a, b, atol=0.5) for a, b in zip(now, kept, strict=True)), path.name
+
+
+def lines(path: Path) -> list[list[float]]:
+    """The coordinates of every curve of a picture."""
+    paths = ET.parse(path).iter("{http://www.w3.org/2000/svg}path")
+    return [[float(x) for x in re.findall(r"-?\d+(?:\.\d+)?", element.get("d", ""))] for element in paths]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `make docs` builds it: every warning is an error."""
+    out = tmp_path_factory.mktemp("site")
+    with warnings.catch_warnings():  # of Python's kind: what extensions should do in Sphinx's next version
+        warnings.simplefilter("ignore")
+        assert build(["-q", "-W", "--keep-going", "-c", str(DOCS), str(ROOT), str(out)]) == 0
+    return out
+
+
+def test_the_site_is_built_and_its_links_lead_somewhere(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS)
+    assert importlib.import_module("links").broken(site) == []
+    reference = (site / "docs" / "methods.html").read_text()
+    assert "bounded precision-geometry scaling" in reference.lower()
+    assert "<math" in reference
+    assert "<!-- the" not in reference
+
+
+def test_a_broken_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS)
+    (tmp_path / "a.html").write_text(
+        '<p id="here"><a href="#here">1</a><a href="#gone">2</a><a href="b.html">3</a></p>'
+    )
+    assert importlib.import_module("links").broken(tmp_path) == ["a.html: #gone", "a.html: b.html"]
+
+
+def test_the_site_opens_in_a_browser(site: Path, open_page: Open) -> None:
+    """No error, no network, nothing that is wider than a phone; the atlas is there."""
+    for page in ("index", "bpgs", "methods"):
+        assert overflow(open_page(site / "docs" / f"{page}.html", width=380, colours="dark")) == 0, page
+    atlas = open_page(site / "docs" / "atlas.html")
+    atlas.locator("iframe").scroll_into_view_if_needed()
+    assert atlas.frame_locator("iframe").locator(".panel").count() == 4

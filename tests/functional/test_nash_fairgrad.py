@@ -1,0 +1,68 @@
+"""Nash-MTL and FairGrad: fixed points."""
+
+import pytest
+import torch
+from helpers.grams import REGULAR, SIZES, grams, unit
+
+import counterpoise.functional as f
+
+
+@pytest.mark.parametrize("tasks", SIZES)
+@pytest.mark.parametrize("kind", REGULAR)
+def test_nash_is_the_fixed_point(kind: str, tasks: int) -> None:
+    gram = grams(kind, 50, tasks)
+    solution = f.nash(gram)
+    assert solution.solved.all()
+    assert (solution.weights > 0).all()
+    cosines, norms = unit(gram)
+    x = solution.weights * norms  # α_i (Gα)_i without the scales
+    torch.testing.assert_close(x * (cosines @ x.unsqueeze(-1)).squeeze(-1), torch.ones_like(x), rtol=1e-10, atol=0)
+    assert solution.residual.max() < 1e-10
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 2.0, 5.0])
+@pytest.mark.parametrize("tasks", SIZES)
+def test_fairgrad_is_the_fixed_point(tasks: int, alpha: float) -> None:
+    gram = grams("conflicting", 50, tasks)
+    solution = f.fairgrad(gram, alpha=alpha)
+    assert solution.solved.all()
+    left = (gram @ solution.weights.unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(left, solution.weights ** (-1 / alpha), rtol=1e-10, atol=0)
+
+
+@pytest.mark.usefixtures("sight")
+@pytest.mark.parametrize("alpha", [0.02, 0.01, 0.003])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_fairgrad_of_small_alpha(alpha: float, scale: float) -> None:
+    """Nearly equal weights: w^{−1/α} must not overflow on the way there."""
+    gram = scale * grams("regular", 20, 4)
+    solution = f.fairgrad(gram, alpha=alpha)
+    assert solution.solved.all()
+    assert (solution.residual <= 1e-8).all()
+    left = (gram @ solution.weights.unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(solution.weights, left**-alpha, rtol=1e-10, atol=0)
+
+
+@pytest.mark.usefixtures("sight")
+@pytest.mark.parametrize("off", [1e-4, 1e-5, 1e-6])
+def test_nash_of_all_but_opposite_gradients_in_float32(off: float) -> None:
+    gram = torch.tensor([[1.0, 3 * (off - 1)], [3 * (off - 1), 9.0]])
+    solution = f.nash(gram)
+    assert solution.solved
+    w, given = solution.weights.double(), gram.double()
+    rounding = 4e-7 * w[0] ** 2  # of the weights, which cancel
+    assert (w * (given @ w) - 1).abs().amax() <= rounding
+    assert rounding < 0.5
+    torch.testing.assert_close(solution.weights, f.nash_weights(gram))
+
+
+@pytest.mark.parametrize("tasks", [2, 3, 8])
+def test_nash_says_where_no_solution_exists(tasks: int) -> None:
+    opposite = grams("opposite", 20, tasks)
+    solution = f.nash(opposite)
+    assert not solution.solved.any()
+    assert (solution.residual > 1e-3).all()
+    torch.testing.assert_close(solution.weights, f.mgda_weights(opposite))
+    zero = f.nash(grams("zero", 20, tasks))
+    assert zero.solved.all()
+    assert (zero.weights[:, 0] == 0).all()

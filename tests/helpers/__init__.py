@@ -1,0 +1,1 @@
+"""Problems, references and tools that several tests share."""

@@ -1,0 +1,297 @@
+"""The command line: says what there is, runs it, stops cleanly, and refuses nonsense before anything is trained."""
+
+import errno
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.invented import invented
+from helpers.paths import ROOT
+from typer.testing import CliRunner, Result
+
+import counterpoise as cp
+from counterpoise.lab.cli.app import app
+from counterpoise.lab.engine import Store
+from counterpoise.lab.studies import STUDIES
+
+RESULTS = ROOT / "results"
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "160"})
+
+
+def test_help_is_everywhere() -> None:
+    for command in ([], ["methods"], ["studies"], ["reproduce"], ["show"], ["atlas"], ["data"]):
+        result = call(*command, "--help")
+        assert result.exit_code == 0
+        assert "Usage" in result.output
+
+
+def test_what_draws_is_not_imported_by_every_command_and_worker() -> None:
+    look = "import sys, counterpoise.lab.cli.app; print([m for m in ('matplotlib', 'pandas') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", look], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_a_terminal_of_few_letters_is_no_error() -> None:
+    command = [sys.executable, "-m", "counterpoise.lab.cli.app", "studies"]
+    plain = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ran = subprocess.run(command, capture_output=True, env=plain)
+    assert ran.returncode == 0, ran.stderr
+    assert b"rescaling" in ran.stdout
+
+
+def test_methods_and_studies_are_listed(tmp_path: Path) -> None:
+    assert all(name in call("methods").output for name in cp.methods())
+    listed = call("studies", "--out", str(tmp_path)).output
+    assert "rescaling" in listed
+    assert "heterogeneous" in listed
+    grid = call("studies", "scale-stress", "--out", str(tmp_path), "--method", "BPGS", "--seeds", "42-43").output
+    assert grid.count("×1000") == 2
+
+
+def test_reproduce_runs_once_and_show_shows_it(tmp_path: Path) -> None:
+    options = ["scale-stress", "--seeds", "42", "--epochs", "1", "--out", str(tmp_path)]
+    first = call("reproduce", *options, "--jobs", "1")
+    assert first.exit_code == 0, first.output
+    assert "16 runs, 0 of them finished" in first.output
+    assert "16 runs, 16 of them finished" in call("reproduce", *options).output
+    shown = call("show", *options)
+    assert shown.exit_code == 0
+    assert re.search(r"Kendall\s+0\.\d{3}\s", shown.output)  # one seed has no deviation
+    assert "hold" not in shown.output  # the paper says nothing of one epoch
+    assert (tmp_path / "report" / "tables" / "scale-stress.tex").exists()
+    made = (tmp_path / "report" / "made.md").read_text()
+    assert "`counterpoise reproduce scale-stress --seeds 42 --epochs 1`" in made
+    assert torch.__version__ in made
+    assert str(tmp_path) not in made
+    assert re.search(rf"\| `scale-stress` \| 16 \| .* \| torch {re.escape(torch.__version__)}, .* \| \d+\.\d \|", made)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nyuv2", "--seeds", "42x"], "expected such as"),
+        (["nyuv2", "--device", "gpu"], "unknown device 'gpu'"),
+        (["nyuv2", "--out", "no-such-folder"], "no finished run of nyuv2 in no-such-folder"),
+    ],
+)
+def test_show_says_what_is_wrong(arguments: list[str], message: str) -> None:
+    result = call("show", *arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_show_finds_runs_of_any_device_and_names_the_part_that_decides() -> None:
+    shown = call("show", "nyuv2", "--out", str(RESULTS / "nyuv2"), "--seeds", "42")
+    assert shown.exit_code == 0, shown.output
+    assert re.search(r"UWSO\s+0\.323 ", shown.output)
+    assert re.search(r"lowest total loss, Nash-MTL included.*\n.*-0\.010 \[–, –\]", shown.output)  # behind UWSO
+
+
+def test_runs_of_another_device_are_mentioned(tmp_path: Path) -> None:
+    study = STUDIES["scale-stress"]
+    for device in ("cpu", "cuda", "cuda:1"):
+        for cell in study.grid(seeds=[42], device=device):
+            Store(tmp_path).finish(cell.run, *invented(cell.run, ("a", "b")))
+    out = ["--out", str(tmp_path)]
+    said = "These are runs of cpu. There are others, of cuda and cuda:1: --device cuda shows them."
+    for command in (["show", "scale-stress"], ["studies", "scale-stress"], ["studies"]):
+        assert call(*command, *out).output.splitlines()[-1] == said
+    for device in ("cuda", "cuda:1"):
+        shown = call("show", "scale-stress", *out, "--device", device)
+        assert shown.exit_code == 0
+        assert "others" not in shown.output
+    assert "others" not in call("show", "scale-stress", "--out", str(tmp_path / "none")).output
+    (cpu, *_) = study.grid(seeds=[42])
+    shutil.rmtree(Store(tmp_path).folder(cpu.run).parent)
+    for cell in study.grid(seeds=[42], device="cuda:1"):
+        Store(tmp_path).finish(cell.run, *invented(cell.run, ("a", "b")))
+    assert call("show", "scale-stress", *out).exit_code == 0
+    missed = call("show", "scale-stress", *out, "--device", "cpu")
+    assert missed.exit_code == 2
+    assert "on cpu at these seeds and epochs; there are some on cuda:1" in missed.output
+
+
+def test_the_chart_is_shown_of_every_device(tmp_path: Path) -> None:
+    for device in ("cpu", "cuda"):
+        for cell in STUDIES["yeast"].grid(seeds=[42], device=device):
+            if cell.method == "BPGS":
+                Store(tmp_path).finish(cell.run, *invented(cell.run, ("a", "b")))
+    shown = call("show", "saturation", "--out", str(tmp_path)).output
+    assert all(f"Yeast, {device}" in shown for device in ("cpu", "cuda"))
+    assert call("show", "saturation", "--out", str(tmp_path), "--device", "cuda").output.count("Yeast") == 1
+    for option in (("--seeds", "42"), ("--epochs", "3"), ("--quick",), ("--data", "scenes")):
+        refused = call("show", "saturation", "--out", str(tmp_path), *option)
+        assert refused.exit_code == 2
+        assert "takes --out and --device alone" in refused.output
+
+
+@pytest.mark.parametrize("option", [("--seeds", "42"), ("--method", "BPGS"), ("--quick",)])
+def test_the_list_of_studies_refuses_what_it_would_ignore(option: tuple[str, ...], tmp_path: Path) -> None:
+    refused = call("studies", "--out", str(tmp_path), *option)
+    assert refused.exit_code == 2
+    assert "name a study" in refused.output
+
+
+def test_a_diverged_run_is_listed_without_a_score(tmp_path: Path) -> None:
+    (cell, *_) = STUDIES["scale-stress"].grid(seeds=[42], epochs=1)
+    Store(tmp_path).finish(cell.run, [], {"macro": None, "best": {"epoch": 0, "value": None}})
+    listed = call("studies", "scale-stress", "--seeds", "42", "--epochs", "1", "--out", str(tmp_path))
+    assert listed.exit_code == 0, listed.output
+
+
+def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for command in (["reproduce", "scale-stress"], ["report", str(RESULTS / "synthetic")]):
+        result = call(*command, "--out", str(tmp_path / "file"))
+        assert result.exit_code == 2
+        assert "is a file, expected a folder" in result.output.replace("\n", " ")
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_before_anything_is_trained(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "report").touch()
+    small = ["reproduce", "scale-stress", "--seeds", "42", "--epochs", "1", "--executor", "inline"]
+    page = ["report", str(RESULTS / "synthetic" / "runs" / "rescaling.csv")]
+    cases = [
+        (small, tmp_path / "file" / "runs", f"cannot write to {tmp_path}/file/runs: Not a directory"),
+        (small, tmp_path / "runs", f"{tmp_path}/runs/report is a file, expected a folder to write to"),
+        (small, tmp_path / ("long" * 100), "File name too long"),
+        (page, tmp_path / "file" / "page", f"cannot write to {tmp_path}/file/page: Not a directory"),
+        (["atlas"], tmp_path / "file" / "atlas.html", f"File exists: {tmp_path}/file"),
+        (["studies"], tmp_path / ("long" * 100), "File name too long"),
+    ]
+    for command, out, message in cases:
+        result = call(*command, "--out", str(out))
+        assert (result.exit_code, type(result.exception)) == (2, SystemExit), result.output
+        (line,) = result.output.splitlines()
+        assert message in line
+    assert not list(tmp_path.rglob("run.json"))
+
+
+def test_a_report_that_cannot_be_written_costs_no_run(tmp_path: Path) -> None:
+    options = ["scale-stress", "--seeds", "42", "--epochs", "1", "--out", str(tmp_path), "--executor", "inline"]
+    (tmp_path / "report" / "made.md").mkdir(parents=True)
+    failed = call("reproduce", *options)
+    assert failed.exit_code == 2
+    assert re.search(r"Kendall\s+0\.\d{3}\s", failed.output)  # what was found is shown nevertheless
+    assert f"Is a directory: {tmp_path}/report/made.md. All runs are finished and kept in {tmp_path}" in failed.output
+    (tmp_path / "report" / "made.md").rmdir()
+    again = call("reproduce", *options)
+    assert again.exit_code == 0
+    assert "16 runs, 16 of them finished" in again.output
+
+
+def test_a_disk_that_fills_up_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["scale-stress", "--seeds", "42", "--epochs", "1", "--out", str(tmp_path), "--executor", "inline"]
+    plain, count = os.replace, iter(range(1000))
+
+    def full(draft: str, path: str) -> None:
+        if next(count) == 30:
+            raise OSError(errno.ENOSPC, "No space left on device", draft)
+        plain(draft, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", full)
+        failed = call("reproduce", *options)
+    assert failed.exit_code == 2
+    assert type(failed.exception) is SystemExit
+    finished = len(list(tmp_path.rglob("result.json")))
+    assert 0 < finished < 16
+    assert f"stopped: {finished} of 16 runs were finished. The same command goes on from here." in failed.output
+    assert "No space left on device: '" in failed.output
+    assert f"16 runs, {finished} of them finished" in call("reproduce", *options).output
+
+
+@pytest.mark.parametrize("name", ["[/red]", "runs[1]", "[bold]x", ":smile:", "back\\"])
+def test_what_somebody_types_is_no_markup(name: str, tmp_path: Path) -> None:
+    place = tmp_path / name
+    atlas = place / "atlas.html"
+    assert f"written: {atlas} " in call("atlas", "--out", str(atlas)).output
+    assert f"data folder: {place}\n" in call("data", "--folder", str(place)).output
+    assert f"no run of BPGS in {place} has" in call("show", "saturation", "--out", str(place)).output
+    assert f"no finished run of yeast in {place} on any" in call("show", "yeast", "--out", str(place)).output
+    assert f"{place}: there is no such" in call("report", str(place / "x"), str(place), "-o", name).output.replace(
+        "/x", ""
+    )
+    for command in (
+        ["reproduce", name],
+        ["show", name],
+        ["studies", name],
+        ["data", "fetch", name, "--data", str(tmp_path)],
+    ):
+        assert repr(name) in call(*command).output
+
+
+def test_addresses_and_names_are_never_cut() -> None:
+    for command, whole in (
+        ("data", "https://mulan.sourceforge.net/datasets-mtr.html"),
+        ("methods", "cp.GradNormProxy"),
+    ):
+        shown = CliRunner().invoke(app, [command], env={"COLUMNS": "80", "COUNTERPOISE_DATA": ""})
+        assert whole in shown.output
+        assert "…" not in shown.output.replace("(accuracy, …)", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["rescalling"], "did you mean 'rescaling'"),
+        (["rescaling", "--seeds", "4x"], "expected such as"),
+        (["rescaling", "--seeds", "4²"], "expected such as"),
+        (["rescaling", "--seeds", "²-4"], "expected such as"),
+        (["rescaling", "--seeds", "51-42"], "name none"),
+        (["rescaling", "--seeds", "0-99999999999"], "expected numbers of at most 9 digits"),
+        (["rescaling", "--seeds", "9" * 5000], "expected numbers of at most 9 digits"),
+        (["rescaling", "--seeds", "0-999999999"], "1,000,000,000 or more, expected at most 10,000"),
+        (["rescaling", "--seeds", "0-9999,0-9999"], "20,000 or more, expected at most 10,000"),
+        (["rescaling", "--device", "cpu:0"], "expected cpu, cuda or cuda:N"),
+        (["rescaling", "--method", "Kendal"], "did you mean 'Kendall'"),
+        (["rescaling", "--condition", "x10"], "did you mean"),
+        (["rescaling", "--epochs", "0"], "'--epochs'"),
+        (["rescaling", "--jobs", "0"], "'--jobs'"),
+        (["rescaling", "--executor", "cloud"], "cloud"),
+        (["rescaling", "--device", "gpu"], "unknown device"),
+        (["rescaling", "--address", "auto"], "--executor ray"),
+        (["--quick"], "has no quick form"),
+        (["--data", "scenes"], "is not about images"),
+    ],
+)
+def test_a_bad_option_fails_before_anything_is_trained(tmp_path: Path, arguments: list[str], message: str) -> None:
+    out = tmp_path / "runs"
+    result = call("reproduce", *arguments, "--out", str(out))
+    assert result.exit_code == 2
+    assert message in result.output
+    assert not out.exists()
+
+
+def test_data_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
+    (tmp_path / "rf1").mkdir()
+    (tmp_path / "rf1" / "rf1.arff.gz").touch()
+    lines = call("data", "--folder", str(tmp_path)).output.splitlines()
+    here = {
+        name: next(line for line in lines if f" {name} " in line).split("│")[3].strip() for name in ("yeast", "rf1")
+    }
+    assert here == {"yeast": "no", "rf1": "yes"}
+
+
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "counterpoise.lab.cli.app", "reproduce", "scale-stress", "--seeds", "42-44"]
+    options = ["--epochs", "400", "--jobs", "1", "--out", str(tmp_path)]
+    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.rglob("progress.json")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "The same command goes on from here" in output

@@ -1,0 +1,332 @@
+"""Tabular runs: held against plain PyTorch, stacks against their runs, and what is reported against what is watched."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import toy_table
+from sklearn import metrics
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import counterpoise as cp
+from counterpoise.lab.data import CATALOGUE, load
+from counterpoise.lab.data.tabular import published_split, standardised
+from counterpoise.lab.engine import Columns, Recipe, Run, Schedule, Trainer, execute, make_stacks, spec
+from counterpoise.lab.engine.workload import shuffled
+from counterpoise.lab.metrics.tabular import label_scores, regression_scores
+from counterpoise.lab.models.tabular import Dropouts, StackedTrunk
+from counterpoise.lab.studies.real_data import AUTHORS, METHODS
+from counterpoise.lab.studies.tabular import METHODS as TABULAR_METHODS
+
+from .test_store import files
+from .test_trainer import trained
+
+SHORT = replace(AUTHORS, epochs=3, batch_size=16, warmup_steps=3, patience=None)
+SMALL: dict[str, Any] = {"width": 8, "depth": 2, "head": 4}
+
+
+def run(
+    method: Recipe, seed: int = 42, schedule: Schedule = SHORT, model: dict[str, Any] | None = None, **options: Any
+) -> Run:
+    data = spec("toy", **({"split": "published", "targets": "online"} | options))
+    return Run("test", data, spec("trunk", **(SMALL | (model or {}))), method, seed, schedule)
+
+
+class Plain(nn.Module):
+    """A network of the authors as anyone would write it, without dropout."""
+
+    def __init__(self, trunk: str, inputs: int, tasks: int, width: int, depth: int, head: int) -> None:
+        super().__init__()
+        self.residual = trunk == "residual"
+        self.input = nn.Linear(inputs, width)
+        if self.residual:
+            self.input_projection = nn.LayerNorm(width)  # the name decides that it decays, as in the authors' code
+            self.blocks = nn.ModuleList()
+            for _ in range(depth):
+                up, down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+                self.blocks.append(nn.ModuleDict({"norm": nn.LayerNorm(width), "up": up, "down": down}))
+            self.norm = nn.LayerNorm(width)
+        else:
+            self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(depth - 1))
+        self.heads = nn.ModuleList()
+        for _ in range(tasks):
+            layers = [nn.Linear(width, head), nn.SiLU(), nn.Linear(head, 1)] if head else [nn.Linear(width, 1)]
+            self.heads.append(nn.Sequential(*layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.input(x)
+        if self.residual:
+            x = F.silu(self.input_projection(x))
+            for block in self.blocks:
+                x = x + block["down"](F.silu(block["up"](block["norm"](x))))  # type: ignore[index]
+            x = self.norm(x)
+        else:
+            x = F.silu(x)
+            for block in self.blocks:
+                x = F.silu(block(x))
+        return torch.cat([head(x) for head in self.heads], 1)
+
+
+def plainly_trained(one: Run, folder: Path) -> Plain:
+    """The run by nn modules, torch.optim and a loop."""
+    data, schedule = load("toy", folder), one.schedule
+    split = published_split(data.entry)
+    x = torch.from_numpy(standardised(data.x, split.train))[split.train]
+    y = torch.from_numpy(data.y)[split.train]
+    model = {"trunk": "residual"} | one.model.kwargs
+    model.pop("dropout")
+    torch.manual_seed(one.seed)
+    network = Plain(inputs=x.shape[1], tasks=3, **model)
+    stream = torch.Generator()
+    stream.set_state(torch.get_rng_state())
+    balancer = cp.make(one.recipe.name, list(data.tasks), **dict(one.recipe.options))
+    spared = [p for n, p in network.named_parameters() if "bias" in n or "norm" in n]
+    decayed = [p for n, p in network.named_parameters() if not ("bias" in n or "norm" in n)]
+    own = list(balancer.parameters())
+    groups: list[dict[str, Any]] = [
+        {"params": decayed},
+        {"params": spared, "weight_decay": 0.0},
+        {"params": own, "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=schedule.lr, weight_decay=1e-4)
+    steps = len(x) // schedule.batch_size
+    warm = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / 3, total_iters=2)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3 * steps - 3, eta_min=schedule.lr_end)
+    scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, [warm, cosine], [3])
+    mean: Tensor | None = None
+    variance: Tensor | None = None
+    for _ in range(schedule.epochs):
+        order = shuffled(stream, len(x))
+        for rows in order[: steps * schedule.batch_size].split(schedule.batch_size):
+            out, target = network(x[rows]), y[rows]
+            if data.entry.kind == "binary":
+                losses = F.binary_cross_entropy_with_logits(out, target, reduction="none").mean(0)
+            else:
+                now = target.mean(0), target.var(0, correction=0)
+                mean = now[0] if mean is None else 0.9 * mean + 0.1 * now[0]
+                variance = now[1] if variance is None else 0.9 * variance + 0.1 * now[1]
+                losses = (out - (target - mean) / (variance + 1e-8).sqrt()).square().mean(0)
+            optimizer.zero_grad()
+            balancer.backward(losses, shared=[p for n, p in network.named_parameters() if not n.startswith("heads")])
+            clip = one.network_clip or 0.0
+            if one.recipe.joined:
+                nn.utils.clip_grad_norm_([*network.parameters(), *own], clip)
+            else:
+                nn.utils.clip_grad_norm_(network.parameters(), clip)
+                nn.utils.clip_grad_norm_(own, one.recipe.clip or torch.inf)
+            optimizer.step()
+            scheduler.step()
+    return network.eval()
+
+
+@pytest.mark.parametrize(("kind", "trunk", "head"), [("binary", "residual", 4), ("squared", "plain", 0)])
+@pytest.mark.parametrize("method", ["Static", "Kendall", "GradNormProxy", "BPGS"])
+def test_a_run_is_what_plain_pytorch_makes_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, double: None, kind: str, trunk: str, head: int, method: str
+) -> None:
+    toy_table.install(tmp_path, monkeypatch, kind)
+    one = run(METHODS[method], model={"trunk": trunk, "head": head, "dropout": 0.0})
+    trainer = trained(one)
+    network = plainly_trained(one, tmp_path)
+    data = load("toy", tmp_path)
+    split = published_split(data.entry)
+    x = torch.from_numpy(standardised(data.x, split.train))[split.test]
+    ours = trainer.workload.network(x.unsqueeze(0))[0]
+    torch.testing.assert_close(ours, network(x), rtol=1e-6, atol=1e-8)
+
+
+def test_targets_are_standardised_by_running_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy_table.install(tmp_path, monkeypatch)
+    workload: Any = Trainer([run(METHODS["Static"])]).workload
+    batches = [torch.randn(1, 16, 3) * 5 + 2 for _ in range(4)]
+    mean, variance = batches[0].mean(1), batches[0].var(1, correction=0)
+    for batch in batches[1:]:
+        mean = 0.9 * mean + 0.1 * batch.mean(1)
+        variance = 0.9 * variance + 0.1 * batch.var(1, correction=0)
+    for batch in batches:
+        workload.losses([torch.randn(1, 16, 6), batch])
+    with torch.no_grad():
+        workload.losses([torch.randn(1, 16, 6), batches[0]])  # looking again at a batch does not count
+    torch.testing.assert_close(workload.centre[:, 0], mean)
+    torch.testing.assert_close(workload.spread[:, 0], (variance + 1e-8).sqrt())
+
+
+@pytest.mark.parametrize("kind", ["binary", "squared"])
+def test_a_stack_gives_what_its_runs_give_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, double: None, kind: str
+) -> None:
+    toy_table.install(tmp_path, monkeypatch, kind)
+    names = ("Static", "Kendall", "UWSO", "BPGS")
+    runs = [run(METHODS[name], seed) for name in names for seed in (1, 2)]
+    runs += [run(METHODS["PCGrad"], seed) for seed in (1, 2)]
+    stacks = make_stacks(runs, largest=100)
+    assert [len(stack.runs) for stack in stacks] == [8, 2]
+    for stack in stacks:
+        together = trained(*stack.runs)
+        for replica, one in enumerate(stack.runs):
+            alone = trained(one)
+            torch.testing.assert_close(together.network.value[replica], alone.network.value[0], rtol=1e-6, atol=1e-8)
+            assert together.results()[replica]["metrics"] == pytest.approx(alone.results()[0]["metrics"], abs=1e-6)
+
+
+def test_folds_and_single_tasks_stack_and_agree_with_runs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, double: None
+) -> None:
+    """61 rows: test folds of 12 and 13, so the shorter are filled up by rows that do not count."""
+    toy_table.install(tmp_path, monkeypatch)
+    content = toy_table.text(rows=61)
+    (tmp_path / "toy" / "toy.arff.gz").write_text(content)
+    monkeypatch.setitem(CATALOGUE, "toy", toy_table.entry(content, rows=(61,)))
+    schedule = replace(SHORT, drop_last=False, report="best")
+    folds: dict[str, Any] = {"split": "folds", "targets": "train"}
+    runs = [run(METHODS["Static"], f, schedule, scale=s, pattern="graded", **folds) for f in range(5) for s in (1, 1e3)]
+    singles = [run(METHODS["Static"], f, schedule, target=t, **folds) for f in range(2) for t in range(3)]
+    stacks = make_stacks([*runs, *singles], largest=100)
+    assert [len(stack.runs) for stack in stacks] == [10, 6]
+    for stack in stacks:
+        together = trained(*stack.runs).results()
+        for replica in (0, len(stack.runs) - 1):
+            alone = trained(stack.runs[replica]).results()[0]
+            assert together[replica]["scores"] == pytest.approx(alone["scores"], abs=1e-9)
+
+
+def test_early_stopping_never_looks_at_what_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy_table.install(tmp_path, monkeypatch, rows=(60,))
+    schedule = replace(SHORT, epochs=12, lr=0.05, patience=2, report="best")
+    one = run(METHODS["Static"], 0, schedule, split="folds", targets="train")
+    first = Trainer([one])
+    other = Trainer([one])
+    x, y, weight = other.workload.reported  # type: ignore[attr-defined]
+    other.workload.reported = (x, torch.randn_like(y), weight)  # type: ignore[attr-defined]
+    for trainer in (first, other):
+        while not trainer.done:
+            trainer.train_epoch()
+    mine, theirs = first.results()[0], other.results()[0]
+    assert mine["best"] == theirs["best"]
+    assert mine["epochs"] == theirs["epochs"] < 12
+    assert mine["macro"] != theirs["macro"]
+    row = first.history[0][mine["best"]["epoch"] - 1]
+    assert mine["macro"] == row["macro"]
+    assert mine["best"]["value"] == max(r["monitor"] for r in first.history[0])
+
+
+def test_a_killed_stack_goes_on_and_ends_with_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy_table.install(tmp_path / "data", monkeypatch)
+    methods = ("Static", "Kendall", "BPGS", "PCGrad", "GradNormProxy")
+    runs = [run(METHODS[name], seed) for name in methods for seed in (1, 2)]
+
+    class KilledError(Exception):
+        pass
+
+    def kill(trainer: Trainer) -> None:
+        if trainer.epoch == 2:
+            raise KilledError
+
+    for stack in make_stacks(runs, largest=100):
+        execute(stack, tmp_path / "calm")
+        with pytest.raises(KilledError):
+            execute(stack, tmp_path / "killed", checkpoint_seconds=0.0, after_epoch=kill)
+        execute(stack, tmp_path / "killed")
+    assert files(tmp_path / "calm") == files(tmp_path / "killed")
+    assert len(files(tmp_path / "calm")) == 3 * len(runs)
+
+
+def test_dropout_drops_its_share_from_streams_of_their_own() -> None:
+    dropout = Dropouts([1, 1, 2], 0.1)
+    x = torch.ones(3, 400, 101)
+    first, second = dropout(x), dropout(x)
+    assert torch.equal(first[0], first[1])
+    assert not torch.equal(first[0], first[2])
+    assert not torch.equal(first, second)
+    assert first.unique().tolist() == pytest.approx([0.0, 1 / 0.9])
+    assert float((first[0] == 0).double().mean()) == pytest.approx(0.1, abs=4 * (0.09 / 40400) ** 0.5)
+    both = ((first[0] == 0) & (first[2] == 0)).double().mean()
+    assert float(both) == pytest.approx(0.01, abs=4 * (0.01 / 40400) ** 0.5)
+    neighbours = ((first[0, 1:] == 0) & (first[0, :-1] == 0)).double().mean()
+    assert float(neighbours) == pytest.approx(0.01, abs=5 * (0.01 / 40400) ** 0.5)
+    assert dropout.eval()(x) is x
+
+
+def test_the_trunks_have_the_authors_sizes() -> None:
+    """Linear(103, 256) and LayerNorm, four blocks of 256–1024–256, a LayerNorm; heads of 256–128–1."""
+    network = StackedTrunk([0], 103, 14, head_dropout=True)
+    block = 2 * 256 + 256 * 1024 + 1024 + 1024 * 256 + 256
+    trunk = 103 * 256 + 256 + 2 * 256 + 4 * block + 2 * 256
+    heads = 14 * (256 * 128 + 128 + 128 + 1)
+    assert sum(p.numel() for p in network.trunk_parameters()) == trunk
+    assert sum(p.numel() for p in network.parameters()) == trunk + heads
+    plain = StackedTrunk([0], 103, 14, trunk="plain")
+    assert sum(p.numel() for p in plain.trunk_parameters()) == 103 * 256 + 256 + 3 * (256 * 256 + 256)
+    with pytest.raises(ValueError, match="'residual' or 'plain'"):
+        StackedTrunk([0], 3, 2, trunk="wide")
+
+
+def test_scores_are_those_of_scikit_learn() -> None:
+    generator = np.random.default_rng(0)
+    out, y = generator.normal(size=(2, 50, 4)), generator.integers(2, size=(2, 50, 4))
+    y[0, :, 3] = 0
+    weight = np.ones((2, 50))
+    weight[1, 40:] = 0
+    measured = label_scores(*(torch.from_numpy(a) for a in (out, y, weight)))
+    for r, count in enumerate((50, 40)):
+        true, chosen = y[r, :count], out[r, :count] >= 0
+        for name, average in (("macro_f1", "macro"), ("micro_f1", "micro")):
+            expected = metrics.f1_score(true, chosen, average=average, zero_division=0)
+            assert float(measured[name][r]) == pytest.approx(expected)
+        assert float(measured["hamming"][r]) == pytest.approx(1 - metrics.hamming_loss(true, chosen))
+    near = out + generator.normal(size=out.shape)
+    sd = np.array([1.0, 2.0, 3.0, 4.0])
+    measured = regression_scores(*(torch.from_numpy(a) for a in (out, near, weight, sd)))
+    for r, count in enumerate((50, 40)):
+        pair = near[r, :count], out[r, :count]
+        assert float(measured["r2"][r]) == pytest.approx(metrics.r2_score(*pair))
+        assert float(measured["mae"][r]) == pytest.approx(metrics.mean_absolute_error(*pair))
+        each = metrics.root_mean_squared_error(*pair, multioutput="raw_values")
+        assert float(measured["rmse"][r]) == pytest.approx(each.mean())
+        assert measured["score"][r].tolist() == pytest.approx((1 - each / sd).tolist())
+
+
+GRADIENT = ("PCGrad", "GradNormProxy", "CAGrad", "Nash-MTL", "BPGS + PCGrad")
+
+
+@pytest.mark.parametrize("name", GRADIENT)
+def test_batched_passes_are_the_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, double: None, name: str) -> None:
+    """On a device all task gradients of a stack come from one batched pass; here on the CPU."""
+    toy_table.install(tmp_path, monkeypatch)
+    runs = [run(TABULAR_METHODS[name], seed) for seed in (1, 2)]
+    loop = trained(*runs)
+    monkeypatch.setattr(Columns, "passes", "batched")
+    torch.testing.assert_close(trained(*runs).network.value, loop.network.value, rtol=1e-6, atol=1e-8)
+
+
+def test_factors_reach_nash_mtl_through_the_clip_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, double: None
+) -> None:
+    """Its direction does not depend on factors, but heads keep theirs, and a clip over both hands them to the trunk."""
+    toy_table.install(tmp_path, monkeypatch)
+
+    def moved(clip: float | None) -> float:
+        schedule = replace(SHORT, clip=clip)
+        methods = TABULAR_METHODS["Nash-MTL"]
+        plain, graded = (
+            trained(run(methods, 1, schedule, scale=scale, pattern="graded")).network.value for scale in (1.0, 1000.0)
+        )
+        return float((plain - graded).abs().max())
+
+    free, clipped = moved(None), moved(1.0)
+    assert clipped > 100 * free
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["Kendall", "FAMO", *GRADIENT])
+def test_a_device_gives_what_the_cpu_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, double: None, name: str
+) -> None:
+    toy_table.install(tmp_path, monkeypatch)
+    runs = [run(TABULAR_METHODS[name], seed) for seed in (1, 2)]
+    there = trained(*(replace(one, device="cuda") for one in runs)).network.value.cpu()
+    torch.testing.assert_close(there, trained(*runs).network.value, rtol=1e-5, atol=1e-7)

@@ -1,0 +1,197 @@
+"""The paper's tables come out; so do its definitions and its proposition."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from sklearn import metrics
+from torch import Tensor
+
+import counterpoise as cp
+from counterpoise.lab.data import PROBLEMS
+from counterpoise.lab.data.samplers import Draws
+from counterpoise.lab.data.synthetic import REGIMES, factors
+from counterpoise.lab.engine import Store, Trainer, make_stacks
+from counterpoise.lab.engine.balancer_groups import build
+from counterpoise.lab.metrics import task_types
+from counterpoise.lab.report import Book
+from counterpoise.lab.studies import STUDIES, find_study
+from counterpoise.lab.studies.base import BPGS, UWSO
+from counterpoise.lab.studies.select import parse_seeds, select
+
+
+def means(study: str, methods: Sequence[str]) -> dict[tuple[str, str], float]:
+    """The mean macro scores at the paper's seeds, in the paper's columns."""
+    found, chosen = STUDIES[study], {}
+    columns = [c.key for c in found.conditions if not c.extra and c.key in found.paper["macro"]["Kendall"]]
+    for cell in select(found, found.grid(seeds=found.seeds), methods, columns):
+        chosen[cell.run.key] = (cell.method, cell.condition.key)
+    scores: dict[tuple[str, str], list[float]] = {}
+    runs = [cell.run for cell in found.grid(seeds=found.seeds) if cell.run.key in chosen]
+    for stack in make_stacks(runs):
+        trainer = Trainer(stack.runs)
+        while not trainer.done:
+            trainer.train_epoch()
+        for run, result in zip(stack.runs, trainer.results(), strict=True):
+            scores.setdefault(chosen[run.key], []).append(result["macro"])
+    assert all(len(values) == len(found.seeds) for values in scores.values())
+    return {place: sum(values) / len(values) for place, values in scores.items()}
+
+
+@pytest.mark.parametrize(
+    ("study", "methods", "tolerance"),
+    [
+        ("rescaling", ["Kendall", "UWSO"], 0.003),
+        ("normalisation", ["Kendall", "Kendall+ℓ1"], 0.004),
+        ("scale-stress", ["Kendall", "UWSO", "BPGS"], 0.003),
+        ("heterogeneous", ["Kendall", "UWSO"], 0.006),
+        ("heterogeneous", ["PCGrad"], 0.006),
+    ],
+)
+def test_the_papers_means_come_out(study: str, methods: list[str], tolerance: float) -> None:
+    paper, ours = STUDIES[study].paper["macro"], means(study, methods)
+    assert len(ours) == len(methods) * len(paper["Kendall"])
+    for (method, condition), mean in ours.items():
+        assert mean == pytest.approx(paper[method][condition][0], abs=tolerance), (method, condition)
+
+
+def test_the_papers_rescaling_row_is_bpgs_with_raw_precisions() -> None:
+    paper, ours = STUDIES["rescaling"].paper["macro"]["BPGS"], means("rescaling", ["BPGS", "BPGS (raw ω)"])
+    away = {m: max(abs(ours[m, c] - mean) for c, (mean, _) in paper.items()) for m in ("BPGS", "BPGS (raw ω)")}
+    assert away["BPGS (raw ω)"] <= 0.003 < away["BPGS"]
+
+
+def test_uniform_factors_leave_the_weights_of_bpgs_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sequence = torch.rand(50, 5, generator=generator).add(0.1) * torch.tensor([3.0, 0.2, 1.0, 9.0, 0.05])
+    seen = []
+    for scale in (1.0, 10.0, 100.0, 1000.0):
+        balancer = cp.BPGS(5)
+        optimizer = torch.optim.Adam(balancer.param_groups(), lr=3e-3)
+        weights = []
+        for losses in sequence * factors(PROBLEMS["rescaling"].tasks, scale=scale, pattern="uniform"):
+            optimizer.zero_grad()
+            balancer.backward(losses.requires_grad_())
+            assert balancer.weights is not None
+            weights.append(balancer.weights)
+        seen.append(torch.stack(weights))
+    for other in seen[1:]:
+        torch.testing.assert_close(other, seen[0], rtol=2e-6, atol=1e-7)
+
+
+def test_the_patterns_of_factors() -> None:
+    tasks = PROBLEMS["rescaling"].tasks
+    assert factors(tasks, scale=10.0).tolist() == [10, 1, 1, 1, 1]
+    assert factors(tasks, scale=10.0, pattern="uniform").tolist() == [10] * 5
+    graded = factors(tasks, scale=10000.0, pattern="graded")
+    torch.testing.assert_close(graded, torch.tensor([1.0, 10.0, 100.0, 1000.0, 10000.0]))
+    with pytest.raises(ValueError, match="'single', 'graded' or 'uniform'"):
+        factors(tasks, pattern="sngle")
+
+
+def test_only_the_opposed_regime_opposes_tasks() -> None:
+    """The mean cosine between two tasks' first directions over seeds: ρ² in the paper's "conflict", −ρ² in ours."""
+
+    def cosine(regime: str) -> float:
+        rho = REGIMES[regime][0]
+        found = []
+        for seed in range(200):
+            draws = Draws(seed)
+            d = draws.correlated(draws.normal(24), 3, rho)
+            sign = -1 if regime == "opposed" else 1
+            found.append(float(d[0] @ (sign * d[2])))
+        return sum(found) / len(found)
+
+    assert cosine("conflict") == pytest.approx(0.35**2, abs=0.03)
+    assert cosine("opposed") == pytest.approx(-(0.8**2), abs=0.03)
+    conflict, opposed = (PROBLEMS["heterogeneous"].draw(3, regime=regime) for regime in ("conflict", "opposed"))
+    correlation = torch.corrcoef(torch.stack([opposed.y[0], opposed.y[1]]))[0, 1]
+    assert correlation < -0.4
+    assert torch.corrcoef(torch.stack([conflict.y[0], conflict.y[1]]))[0, 1] > -0.2
+
+
+def test_directions_have_the_stated_cosine() -> None:
+    draws = Draws(0)
+    reference = draws.normal(20)
+    for vector in draws.correlated(reference, 5, -0.35):
+        assert float(vector.norm()) == pytest.approx(1.0, abs=1e-5)
+        assert float(vector @ reference / reference.norm()) == pytest.approx(-0.35, abs=1e-5)
+
+
+def outputs(kind: str, rows: int = 200) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(1)
+    if kind == "binary":
+        return torch.randn(3, rows, 1, generator=g), torch.randint(2, (3, rows), generator=g).float()
+    if kind == "classes":
+        return torch.randn(3, rows, 7, generator=g), torch.randint(5, (3, rows), generator=g)  # two classes never true
+    y = torch.randn(3, rows, 2, generator=g)
+    return y + 0.5 * torch.randn(3, rows, 2, generator=g), y
+
+
+def test_scores_are_those_of_scikit_learn() -> None:
+    out, y = outputs("binary")
+    expected = [metrics.f1_score(y[r], out[r, :, 0] >= 0) for r in range(3)]
+    assert task_types.f1(out, y).tolist() == pytest.approx(expected)
+    out, y = outputs("classes")
+    expected = [metrics.f1_score(y[r], out[r].argmax(1), average="macro") for r in range(3)]
+    assert task_types.macro_f1(out, y).tolist() == pytest.approx(expected)
+    out, y = outputs("plane")
+    expected = [metrics.r2_score(y[r], out[r]) for r in range(3)]
+    assert task_types.r2(out, y).tolist() == pytest.approx(expected, abs=1e-5)
+    assert task_types.r2(out[..., :1] + 100, y[..., 0]).tolist() == [-1.0] * 3
+
+
+def test_beyond_the_paper_every_method_runs_that_sees_no_more_than_the_others() -> None:
+    methods = STUDIES["beyond-scale-stress"].methods
+    names = {method.name for method in methods.values()}
+    assert set(cp.methods()) - names == {"auto-lambda", "dtp"}
+    assert {"BPGS + PCGrad", "BPGS + CAGrad", "BPGS + Nash-MTL"} <= set(methods)
+    for method in methods.values():
+        assert build(method, ("a", "b", "c"), [1, 2]).tasks
+
+
+def test_each_method_is_shown_at_its_best_learning_rate_and_the_best_method_first(tmp_path: Path) -> None:
+    study = replace(STUDIES["beyond-scale-stress"], methods={"UWSO": UWSO, "BPGS": BPGS}, rates=(1e-3, 1e-2))
+    store = Store(tmp_path / "runs")
+    for cell in study.grid(seeds=[1, 2]):
+        score = (0.6 if cell.run.network_lr == 1e-2 else 0.5) + (0.1 if cell.method == "BPGS" else 0.0)
+        store.finish(cell.run, [], {"macro": score, "worst": 0.0, "scores": {}, "chart": {}})
+    book = Book([study], store, seeds=[1, 2])
+    assert len(book.runs[study.name]) == 32
+    assert len(book.frames[study.name]) == 16
+    assert set(book.frames[study.name]["lr"]) == {1e-2}
+    book.write(tmp_path / "report")
+    lines = (tmp_path / "report/tables" / f"{study.name}.md").read_text().splitlines()
+    rows = [line for line in lines if "0.01" in line][:2]
+    assert [row.split("|")[1:3] for row in rows] == [
+        [" BPGS (0.01) ", " **0.700 ± 0.000** "],
+        [" UWSO (0.01) ", " 0.600 ± 0.000 "],
+    ]
+    assert len((tmp_path / "report/runs" / f"{study.name}.csv").read_text().splitlines()) == 33
+    assert (tmp_path / "report/figures" / f"{study.name}.png").stat().st_size > 10_000
+
+
+def test_batches_of_any_size_and_columns_for_some_methods_only() -> None:
+    cells = list(STUDIES["knobs"].grid(seeds=[42]))
+    sizes = {cell.run.schedule.batch_size for cell in cells}
+    assert sizes == {1, 4, 16, 64, 256}
+    assert {cell.method for cell in cells if cell.condition.only} == {"BPGS"}
+    assert {cell.run.data.name for cell in STUDIES["learning-theta"].grid()} == set(PROBLEMS)
+
+
+def test_a_grid_can_be_cut_by_what_a_person_types() -> None:
+    study = STUDIES["scale-stress"]
+    assert len(list(study.grid(seeds=range(42, 52)))) == 4 * 4 * 10
+    cells = select(study, study.grid(seeds=[42]), ["bpgs"], ["×10"])
+    assert [(c.method, c.condition.key, c.run.seed) for c in cells] == [("BPGS", "×10", 42)]
+    with pytest.raises(ValueError, match="did you mean 'Kendall'"):
+        select(study, [], ["kendal"], None)
+    assert parse_seeds("42-44,7", study) == [42, 43, 44, 7]
+    assert parse_seeds("paper", study) == list(range(42, 52))
+    for wrong in ("", "a-b", "4x"):
+        with pytest.raises(ValueError, match="42-51"):
+            parse_seeds(wrong, study)
+    with pytest.raises(ValueError, match="did you mean 'normalisation'"):
+        find_study("normalization")

@@ -1,0 +1,229 @@
+"""Boards: what the histories hold arrives once, for stacked, resumed and repeated runs; what is missing is named."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from counterpoise.lab.cli.app import app
+from counterpoise.lab.engine import Store, execute, plan
+from counterpoise.lab.loggers import TAG, Boards, MLflow, TensorBoard, points
+from counterpoise.lab.studies import STUDIES, Cell
+
+EPOCHS = 3
+SLICE = ["--epochs", str(EPOCHS), "--method", "BPGS", "--method", "Kendall", "--condition", "×100"]
+
+
+def reproduce(out: Path, *options: str) -> Result:
+    arguments = ["reproduce", "scale-stress", *SLICE, "--executor", "inline", "--out", str(out), *options]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "160"})
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def cells(seeds: tuple[int, ...] = (42, 43)) -> list[Cell]:
+    grid = STUDIES["scale-stress"].grid(seeds=seeds, epochs=EPOCHS)
+    return [c for c in grid if c.method in ("BPGS", "Kendall") and c.condition.key == "×100"]
+
+
+def train(out: Path, seeds: tuple[int, ...]) -> None:
+    for stack in plan([cell.run for cell in cells(seeds)], Store(out)):
+        execute(stack, out)
+
+
+def events(folder: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """For each run's folder each tag's points."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = {}
+    for file in folder.rglob("events.out.*"):
+        read = EventAccumulator(str(file.parent)).Reload()
+        scalars = {tag: [(e.step, e.value) for e in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+        assert str(file.parent) not in found, "two event files in one folder"
+        found[str(file.parent)] = scalars
+    return found
+
+
+def test_tensorboard_has_each_point_once(tmp_path: Path) -> None:
+    runs, board = tmp_path / "runs", tmp_path / "board"
+    store, all_cells = Store(runs), cells()
+    # Killed after its first epoch, resumed by the command; then everything again, with one more seed.
+    (stack,) = plan([cell.run for cell in all_cells], store)
+    with pytest.raises(KeyboardInterrupt):
+        execute(stack, runs, checkpoint_seconds=0.0, after_epoch=_stop)
+    reproduce(runs, "--seeds", "42-43", "--tensorboard", str(board))
+    first = events(board)
+    train(runs, (44,))
+    Boards([TensorBoard(board)], cells((42, 43, 44)), store).finished()
+    second = events(board)
+    assert len(first) == 4
+    assert len(second) == 6
+    assert {name: second[name] for name in first} == first
+    for cell in cells((42, 43, 44)):
+        (name,) = (name for name in second if f"({cell.run.key[:6]})" in name)
+        assert f"scale-stress/{cell.method}/×100, seed {cell.run.seed}" in name
+        expected = dict(points(cell.run, store))
+        tags = set(expected[EPOCHS])
+        task = next(iter((store.result(cell.run) or {})["weights"]))
+        assert {f"loss/{task}", f"weight/{task}", "macro"} <= tags
+        assert ({f"theta/{task}", f"z_over_tau/{task}", "chart/mu"} <= tags) == (cell.method == "BPGS")
+        assert set(second[name]) == tags
+        for tag, values in second[name].items():
+            assert [epoch for epoch, _ in values] == list(range(1, EPOCHS + 1))
+            assert [value for _, value in values] == pytest.approx([row[tag] for row in expected.values()], rel=1e-6)
+
+
+def _stop(trainer: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_run_that_came_out_otherwise_replaces_the_old_one(tmp_path: Path) -> None:
+    store, board = Store(tmp_path / "runs"), tmp_path / "board"
+    cell = cells((42,))[0]
+    for loss in (1.0, 2.0):
+        history = [{"epoch": 1, "loss": [loss, None], "chart": {}}]
+        store.finish(cell.run, history, {"weights": {"a": 1.0, "b": 1.0}})
+        Boards([TensorBoard(board)], [cell], store).finished()
+    assert list(events(board).values()) == [{"loss/a": [(1, 2.0)]}]
+
+
+def test_a_board_that_fails_does_not_stop_the_runs(tmp_path: Path) -> None:
+    class Broken:
+        def log(self, cell: Cell, store: Store) -> None:
+            raise OSError("no space left")
+
+    train(tmp_path, (42,))
+    boards = Boards([Broken()], cells((42,)), Store(tmp_path))
+    with pytest.warns(UserWarning, match="Broken: no space left"):
+        boards.finished()
+    boards.finished()  # in silence
+    assert not boards.boards
+
+
+@pytest.mark.parametrize(("option", "module"), [("--tensorboard", "tensorboard"), ("--mlflow", "mlflow")])
+def test_what_is_not_installed_is_named_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, module: str
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    arguments = ["reproduce", "scale-stress", "--out", str(tmp_path / "runs"), option, str(tmp_path / "board")]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "160"})
+    assert result.exit_code == 2
+    assert f"pip install 'counterpoise[{module}]'" in result.output
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_board_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    arguments = ["reproduce", "scale-stress", "--out", str(tmp_path / "runs"), "--tensorboard", str(tmp_path / "file")]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert "cannot hold event files" in result.output
+
+
+class FakeClient:
+    """As much of MLflow's client as is used, in memory, by its signatures."""
+
+    kept: dict[str, dict[str, Any]]
+
+    def __init__(self, tracking_uri: str) -> None:
+        self.kept = FAKES.setdefault(tracking_uri, {})
+
+    def search_experiments(self, max_results: int) -> list[Any]:
+        return []
+
+    def get_experiment_by_name(self, name: str) -> Any:
+        return SimpleNamespace(experiment_id=name) if name in self.kept else None
+
+    def create_experiment(self, name: str) -> str:
+        self.kept[name] = {}
+        return name
+
+    def search_runs(self, experiment_ids: list[str], max_results: int, page_token: str | None) -> Any:
+        class Page(list[Any]):
+            token = None
+
+        return Page(self.kept[experiment_ids[0]].values())
+
+    def create_run(self, experiment_id: str, tags: dict[str, str]) -> Any:
+        made = SimpleNamespace(
+            info=SimpleNamespace(run_id=tags[TAG], status="RUNNING"), data=SimpleNamespace(tags=tags), metrics=[]
+        )
+        self.kept[experiment_id][tags[TAG]] = made
+        return made
+
+    def delete_run(self, run_id: str) -> None:
+        del self._home(run_id)[run_id]
+
+    def log_batch(self, run_id: str, metrics: Any = (), params: Any = ()) -> None:
+        assert len(metrics) <= 1000
+        assert len(params) <= 100
+        self._home(run_id)[run_id].metrics += [(m.step, m.key, m.value) for m in metrics]
+
+    def set_terminated(self, run_id: str) -> None:
+        self._home(run_id)[run_id].info.status = "FINISHED"
+
+    def _home(self, run_id: str) -> dict[str, Any]:
+        return next(runs for runs in self.kept.values() if run_id in runs)
+
+
+FAKES: dict[str, dict[str, Any]] = {}
+
+
+def fake_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    def metric(key: str, value: float, timestamp: int, step: int) -> Any:
+        return SimpleNamespace(key=key, value=value, timestamp=timestamp, step=step)
+
+    parts: dict[str, dict[str, Any]] = {
+        "mlflow": {"MlflowClient": FakeClient},
+        "mlflow.entities": {"Metric": metric, "Param": lambda key, value: (key, value)},
+        "mlflow.exceptions": {"MlflowException": type("MlflowException", (Exception,), {})},
+    }
+    for name, content in parts.items():
+        module = ModuleType(name)
+        module.__dict__.update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_mlflow_has_each_point_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a client of our own; the next test is against MLflow's, where that is installed."""
+    fake_mlflow(monkeypatch)
+    store, uri = Store(tmp_path), f"fake:{tmp_path}"
+    train(tmp_path, (42,))
+    reproduce(tmp_path, "--seeds", "42-43", "--mlflow", uri)
+    Boards([MLflow(uri)], cells(), store).finished()
+    (runs,) = FAKES[uri].values()
+    assert set(runs) == {cell.run.key for cell in cells()}
+    assert all(run.info.status == "FINISHED" for run in runs.values())
+    for cell in cells():
+        expected = [(epoch, name, v) for epoch, row in points(cell.run, store) for name, v in row.items()]
+        assert runs[cell.run.key].metrics == expected
+    killed = cells()[0].run.key
+    runs[killed].info.status = "RUNNING"  # as a logger leaves it that was killed half-way
+    runs[killed].metrics = runs[killed].metrics[:5]
+    Boards([MLflow(uri)], cells(), store).finished()
+    assert len(runs[killed].metrics) == len(runs[cells()[1].run.key].metrics)
+
+
+def test_the_real_mlflow_has_each_point_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if importlib.util.find_spec("mlflow") is None:
+        pytest.skip("needs MLflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    from mlflow import MlflowClient
+
+    store, uri = Store(tmp_path / "runs"), (tmp_path / "ml").as_uri()
+    train(tmp_path / "runs", (42,))
+    for _ in range(2):
+        Boards([MLflow(uri)], cells((42,)), store).finished()
+    client = MlflowClient(tracking_uri=uri)
+    found = client.search_runs([e.experiment_id for e in client.search_experiments()])
+    assert {run.data.tags[TAG] for run in found} == {cell.run.key for cell in cells((42,))}
+    for cell in cells((42,)):
+        (run,) = (run for run in found if run.data.tags[TAG] == cell.run.key)
+        expected = dict(points(cell.run, store))
+        history = client.get_metric_history(run.info.run_id, "macro")
+        assert sorted((m.step, m.value) for m in history) == [(e, row["macro"]) for e, row in expected.items()]
