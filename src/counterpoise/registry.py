@@ -22,13 +22,14 @@ class Method:
     paper: str  # author and year; empty where the method is nobody's
     summary: str  # one line: what it does and when to use it
     needs: tuple[str, ...]  # what it needs beyond losses: "kpis", "step_end", "epoch_end", …
+    url: str = ""  # a link to the paper: arXiv, DOI or proceedings
 
 
 _METHODS: dict[str, Method] = {}
 
 
 def register(
-    name: str, *, summary: str, paper: str = "", needs: tuple[str, ...] = (), space: Space = "loss"
+    name: str, *, summary: str, paper: str = "", url: str = "", needs: tuple[str, ...] = (), space: Space = "loss"
 ) -> Callable[[Kind], Kind]:
     """Puts a balancer class into the registry. A name that is taken is refused; a class may be defined anew."""
 
@@ -38,7 +39,7 @@ def register(
             taken = {_plain(other.name), _plain(other.build.__name__)} & {_plain(name), _plain(build.__name__)}
             if taken and not again:
                 raise ValueError(f"the method {other.name!r} ({other.build.__name__}) has that name already: {name!r}")
-        _METHODS[name] = Method(name, build, space, paper, summary, needs)
+        _METHODS[name] = Method(name, build, space, paper, summary, needs, url)
         return build
 
     return enter
