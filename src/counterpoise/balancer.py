@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
-from ._state.float32 import State
+from ._state.float32 import Float32State
 from .inputs import Losses, task_names
 
 if TYPE_CHECKING:  # not every build of torch has it
@@ -30,7 +30,7 @@ class Common(TypedDict, total=False):
     """Where losses are averaged over ranks; the default group, if one is initialised, when None."""
 
 
-class Last:
+class StepRecord:
     """What the last step leaves to be read. A plain object: assigning to an nn.Module costs more than the step."""
 
     weights: Tensor | None = None
@@ -38,7 +38,7 @@ class Last:
     losses: Tensor | list[float] | None = None
 
 
-class Balancer(State, ABC):
+class Balancer(Float32State, ABC):
     """Base of all methods. Call it on the losses (loss space), or call `backward` (every method)."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Balancer(State, ABC):
         self.batch_shape = (batch_shape,) if isinstance(batch_shape, int) else tuple(batch_shape)
         self.strict = strict
         self.process_group = process_group
-        self._last = Last()
+        self._last = StepRecord()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -112,7 +112,7 @@ class Balancer(State, ABC):
 
     def reset(self) -> None:
         """Starts over: the state of a new balancer, in place."""
-        self._last = Last()
+        self._last = StepRecord()
 
     def param_groups(self, **options: Any) -> list[dict[str, Any]]:
         """Optimiser groups for what the balancer learns: no weight decay, and any other `options` (such as lr)."""

@@ -12,12 +12,12 @@ from .functional import Step
 from .functional._masking import result_dtype
 
 
-def active(group: dist.ProcessGroup | None) -> bool:
+def is_active(group: dist.ProcessGroup | None) -> bool:
     """Whether there is anyone to average with."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
 
 
-def average(losses: Tensor, counts: Tensor | None, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
+def average_losses(losses: Tensor, counts: Tensor | None, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
     """Averages losses (…, T) over the ranks that have them, in one all-reduce.
 
     `counts` says how many samples stand behind each loss (default: as many on every rank). Returns the mean, NaN where
@@ -35,14 +35,14 @@ def average(losses: Tensor, counts: Tensor | None, group: dist.ProcessGroup | No
     return value / count, share
 
 
-def at_home(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+def to_comm_device(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     """What a rank without any loss brings: nothing told it the device, but NCCL takes no tensor of the CPU."""
-    if values.device.type == "cpu" and active(group) and dist.get_backend(group) == dist.Backend.NCCL:
+    if values.device.type == "cpu" and is_active(group) and dist.get_backend(group) == dist.Backend.NCCL:
         return values.cuda()
     return values
 
 
-def on_this_rank(step: Step, share: Tensor, losses: Tensor) -> tuple[Step, Step]:
+def localize_step(step: Step, share: Tensor, losses: Tensor) -> tuple[Step, Step]:
     """A step on mean losses in the precision of this rank's own, and the same as these see it: weights times share."""
     dtype = result_dtype(losses)
     whole = step._replace(objective=step.objective.to(dtype), weights=step.weights.to(dtype))
@@ -55,7 +55,7 @@ def average_gradients(parameters: Iterable[Tensor], group: dist.ProcessGroup | N
     For what a gradient-space balancer leaves to you: call it on the heads (`ranks="exact"`), or on all parameters
     (`ranks="local"`), after `backward`. Does nothing outside a process group.
     """
-    if not active(group):
+    if not is_active(group):
         return
     held = [p for p in parameters if p.requires_grad]
     for p in held:
@@ -75,11 +75,11 @@ def average_tensors(tensors: Sequence[Tensor], group: dist.ProcessGroup | None) 
         torch._foreach_copy_(alike, [part.view(t.shape) for part, t in zip(parts, alike, strict=True)])
 
 
-def world(group: dist.ProcessGroup | None) -> int:
+def world_size(group: dist.ProcessGroup | None) -> int:
     return dist.get_world_size(group)
 
 
-def total(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+def sum_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     """The sum over ranks."""
     dist.all_reduce(tensor, group=group)
     return tensor

@@ -47,7 +47,7 @@ def per_task(
         return torch.full(shape, default, dtype=state_dtype())
     if isinstance(given, Mapping):
         if set(given) != set(tasks):
-            raise ValueError(f"{what} are given for {listed(tuple(given))}, expected {listed(tasks)}")
+            raise ValueError(f"{what} are given for {format_names(tuple(given))}, expected {format_names(tasks)}")
         given = [given[task] for task in tasks]
     values = torch.as_tensor(given, dtype=state_dtype())
     if values.shape not in (shape, (len(tasks),)):
@@ -55,7 +55,7 @@ def per_task(
     return values.expand(shape).clone()
 
 
-def gather(
+def collect_losses(
     losses: Losses,
     tasks: tuple[str, ...],
     batch_shape: tuple[int, ...],
@@ -71,7 +71,11 @@ def gather(
     if isinstance(losses, Tensor):
         if not _fits(losses, (*batch_shape, len(tasks)), device):
             _refuse(
-                losses, "the tensor of losses", (*batch_shape, len(tasks)), device, f"one for each of {listed(tasks)}"
+                losses,
+                "the tensor of losses",
+                (*batch_shape, len(tasks)),
+                device,
+                f"one for each of {format_names(tasks)}",
             )
         return losses.detach(), None, (losses,)
     given = [(slot, loss) for slot, loss in _by_slot(losses, tasks) if loss is not None]
@@ -87,7 +91,7 @@ def gather(
     return _vector(inputs, slots, tasks, batch_shape, device, dtype), slots, inputs
 
 
-def of_samples(values: Tensor, counts: Tensor) -> Tensor:
+def mask_unsampled(values: Tensor, counts: Tensor) -> Tensor:
     """The losses behind which there are samples, NaN for the others: a task without a sample is absent."""
     return torch.where(_sampled(counts, values), values, torch.nan)
 
@@ -113,7 +117,7 @@ def _sampled(counts: object, values: Tensor) -> Tensor:
     return counts.to(values.device, non_blocking=values.device.type != "cpu") > 0
 
 
-def check_graphs(values: Tensor, slots: Slots, inputs: tuple[Tensor, ...], tasks: tuple[str, ...]) -> None:
+def check_differentiable(values: Tensor, slots: Slots, inputs: tuple[Tensor, ...], tasks: tuple[str, ...]) -> None:
     """Refuses a loss that no gradient can be taken of. That of an absent task may be a constant, where looking is
     free."""
     for place, loss in enumerate(inputs):
@@ -129,7 +133,7 @@ def check_graphs(values: Tensor, slots: Slots, inputs: tuple[Tensor, ...], tasks
         )
 
 
-def cut_not_finite(values: Tensor, slots: Slots, inputs: tuple[Tensor, ...]) -> tuple[int, ...]:
+def cut_nonfinite(values: Tensor, slots: Slots, inputs: tuple[Tensor, ...]) -> tuple[int, ...]:
     """Finds the losses that are not finite: their own graphs might turn a zero gradient into NaN.
 
     Returns their tasks, which are to get no gradient at all; in a `torch.stack` of losses they are cut off here. Only
@@ -155,16 +159,16 @@ def cut_not_finite(values: Tensor, slots: Slots, inputs: tuple[Tensor, ...]) -> 
 def _by_slot(losses: object, tasks: tuple[str, ...]) -> Iterator[tuple[int, Tensor | None]]:
     if isinstance(losses, Mapping):
         if not losses:
-            raise ValueError(f"got an empty mapping of losses, expected some of {listed(tasks)}")
+            raise ValueError(f"got an empty mapping of losses, expected some of {format_names(tasks)}")
         for name in losses:
             if name not in tasks:
                 near = get_close_matches(str(name), tasks, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"unknown task {name!r}, expected some of {listed(tasks)}{hint}")
+                raise ValueError(f"unknown task {name!r}, expected some of {format_names(tasks)}{hint}")
         return ((slot, losses.get(name)) for slot, name in enumerate(tasks))
     if isinstance(losses, Sequence) and not isinstance(losses, (str, bytes)):
         if len(losses) != len(tasks):
-            raise ValueError(f"got {len(losses)} losses, expected {len(tasks)}: one for each of {listed(tasks)}")
+            raise ValueError(f"got {len(losses)} losses, expected {len(tasks)}: one for each of {format_names(tasks)}")
         return iter(enumerate(losses))
     raise TypeError(f"losses must be a tensor, a mapping or a sequence of scalars, got {type(losses).__name__}")
 
@@ -205,10 +209,10 @@ def _vector(
     return torch.stack(columns, -1)
 
 
-def named(tasks: tuple[str, ...]) -> bool:
+def has_custom_names(tasks: tuple[str, ...]) -> bool:
     """Whether the tasks have names of their own, not those that a number of tasks gets."""
     return tasks != task_names(len(tasks))
 
 
-def listed(tasks: tuple[str, ...]) -> str:
+def format_names(tasks: tuple[str, ...]) -> str:
     return ", ".join(repr(task) for task in tasks)

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from ..functional import AdamState, adam
-from .float32 import State
+from .float32 import Float32State
 
 
-class OwnAdam(State):
+class InternalAdam(Float32State):
     """Moments for a tensor (…, T) of the method; they are saved with it, and no optimiser of the user sees them.
 
     Each replica counts its own steps: those in which some task of it is due.
@@ -26,7 +26,7 @@ class OwnAdam(State):
             self.register_buffer(name, torch.zeros(shape))
 
     @torch.no_grad()
-    def move(self, value: Tensor, gradient: Tensor, *, due: Tensor | None = None, **options: Any) -> None:
+    def update(self, value: Tensor, gradient: Tensor, *, due: Tensor | None = None, **options: Any) -> None:
         """One step of `value`, in place; none where `due` is False."""
         before = AdamState(self.step.unsqueeze(-1), self.mean, self.square)
         moved, after = adam(value, gradient, before, **options)

@@ -12,7 +12,7 @@ def state_dtype() -> torch.dtype:
     return torch.promote_types(torch.get_default_dtype(), torch.float32)
 
 
-class State(nn.Module):
+class Float32State(nn.Module):
     """A module whose parameters and buffers stay wide, whatever torch's default or the model around it is."""
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:

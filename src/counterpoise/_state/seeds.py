@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def seeds(seed: int | Sequence[int], batch_shape: tuple[int, ...]) -> Tensor:
+def replica_seeds(seed: int | Sequence[int], batch_shape: tuple[int, ...]) -> Tensor:
     """One seed for each replica: as given, or a single one counted up over the replicas."""
     given = torch.as_tensor(seed)
     if given.is_floating_point():

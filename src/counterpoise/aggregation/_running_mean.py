@@ -6,7 +6,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from ..gradients import Row, TaskGradients, local
+from ..gradients import GradientList, TaskGradients, local_part
 
 
 class Memory(nn.Module):
@@ -22,7 +22,7 @@ class Memory(nn.Module):
 
     def like(self, grads: TaskGradients, tasks: int) -> list[Tensor]:
         """The memory for gradients on the same targets; an error if it was made for others."""
-        targets = [local(target) for target in grads.targets]
+        targets = [local_part(target) for target in grads.targets]
         if not self.held:
             dtypes = [torch.promote_types(target.dtype, torch.float32) for target in targets]
             self.held = [
@@ -40,7 +40,9 @@ class Memory(nn.Module):
         self.held = [memory.to(target.device) for memory, target in zip(self.held, targets, strict=True)]
         return self.held
 
-    def follow(self, grads: TaskGradients, factors: Tensor, rates: Tensor, sound: Tensor, learning: bool) -> list[Row]:
+    def follow(
+        self, grads: TaskGradients, factors: Tensor, rates: Tensor, sound: Tensor, learning: bool
+    ) -> list[GradientList]:
         """Moves each task's memory towards factor·gradient by its rate (both (…, T)); returns copies of all T rows.
 
         Where gradients are not `sound` (…, 1), nothing moves.
@@ -52,7 +54,7 @@ class Memory(nn.Module):
             for memory, grad in zip(moved, row, strict=True):
                 mine = memory[slot]
                 pad = (*factors.shape[:-1], *(1,) * (mine.dim() - lead))
-                target = torch.zeros_like(mine) if grad is None else local(grad).to(mine.dtype)
+                target = torch.zeros_like(mine) if grad is None else local_part(grad).to(mine.dtype)
                 target = target * factors[..., slot].to(mine.dtype).view(pad)
                 target = torch.where(sound[..., 0].view(pad), target, mine)
                 mine.lerp_(target, rates[..., slot].to(mine.dtype).view(pad))

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from .. import distributed, gradients
-from .._state.adam import OwnAdam
+from .._state.adam import InternalAdam
 from .._state.float32 import state_dtype
 from ..functional._gram import looking_is_free
-from ..gradients.deferred import Factor
-from ..inputs import Losses, check_graphs, gather, of_samples
+from ..gradients.deferred import FactorScaler
+from ..inputs import Losses, check_differentiable, collect_losses, mask_unsampled
 from ..registry import register
 from .base import Aggregation, Options
 
@@ -73,7 +73,7 @@ class AutoLambda(Aggregation):
         self.virtual_lr, self.start, self.lr = virtual_lr, start, lr
         self.primary = tuple(self.tasks if primary is None else primary)
         self.register_buffer("lam", torch.full(self.shape, start, dtype=state_dtype()))
-        self.adam = OwnAdam(self.shape)
+        self.adam = InternalAdam(self.shape)
 
     def multipliers(self, losses: Tensor, learning: bool) -> Tensor:
         return self.lam.clone()
@@ -84,7 +84,7 @@ class AutoLambda(Aggregation):
         *,
         shared: Iterable[Tensor] | None = None,
         features: Tensor | Sequence[Tensor] | None = None,
-        scaler: GradScaler | Factor | None = None,
+        scaler: GradScaler | FactorScaler | None = None,
         retain_graph: bool = False,
         counts: Tensor | None = None,
         validation: Closure | None = None,
@@ -98,11 +98,11 @@ class AutoLambda(Aggregation):
             missing = "validation" if validation is None else "training"
             raise ValueError(f"AutoLambda.backward needs {missing}=, a function that returns the losses of a batch")
         targets = gradients.shared_parameters(shared)
-        if any(gradients.sharded(target) for target in targets):
+        if any(gradients.is_sharded(target) for target in targets):
             raise ValueError("AutoLambda does not know sharded parameters (FSDP)")
         with torch.autocast(targets[0].device.type, enabled=False):
             step, roots, seen = self._weigh(losses, counts, scaler, targets[0], **needs)
-            row = gradients.all_at_once(roots, targets, retain_graph)
+            row = gradients.sum_gradients(roots, targets, retain_graph)
             if self._exact():
                 row = self._whole(row, targets, average=True)
             if seen.learning:
@@ -115,7 +115,7 @@ class AutoLambda(Aggregation):
     def _learn(
         self,
         targets: Sequence[Tensor],
-        row: gradients.Row,
+        row: gradients.GradientList,
         counts: Tensor | None,
         validation: Closure,
         training: Closure,
@@ -140,24 +140,24 @@ class AutoLambda(Aggregation):
                     sides.append(self._mean(training(), counts, exact))
             slope = (sides[0] - sides[1]) / (2 * width)
             due = torch.isfinite(slope) & sound & known & (length > 0)
-            self.adam.move(self.lam, torch.where(due, -self.virtual_lr * slope, 0.0), due=due, lr=self.lr)
+            self.adam.update(self.lam, torch.where(due, -self.virtual_lr * slope, 0.0), due=due, lr=self.lr)
             self.lam.clamp_min_(0.0)
 
     def _mean(self, losses: Losses, counts: Tensor | None, exact: bool) -> Tensor:
         """The losses of a batch, over all ranks where these work as one."""
-        values, _, _ = gather(losses, self.tasks, self.batch_shape, self.lam.device)
+        values, _, _ = collect_losses(losses, self.tasks, self.batch_shape, self.lam.device)
         if counts is not None:
-            values = of_samples(values, counts)
-        return distributed.average(values, counts, self.process_group)[0] if exact else values
+            values = mask_unsampled(values, counts)
+        return distributed.average_losses(values, counts, self.process_group)[0] if exact else values
 
-    def _ahead(self, losses: Losses, targets: Sequence[Tensor], exact: bool) -> gradients.Row:
+    def _ahead(self, losses: Losses, targets: Sequence[Tensor], exact: bool) -> gradients.GradientList:
         """The gradient of the wanted losses, where there are any."""
-        values, slots, inputs = gather(losses, self.tasks, self.batch_shape, self.lam.device)
-        check_graphs(values, slots, inputs, self.tasks)
+        values, slots, inputs = collect_losses(losses, self.tasks, self.batch_shape, self.lam.device)
+        check_differentiable(values, slots, inputs, self.tasks)
         wanted = torch.tensor([task in self.primary for task in self.tasks], device=values.device)
         flow = (wanted & torch.isfinite(values)).to(values.dtype)
         if exact:
-            flow = flow * distributed.average(values, None, self.process_group)[1]
+            flow = flow * distributed.average_losses(values, None, self.process_group)[1]
         roots = [root for root in self._roots(values, slots, inputs, flow) if root.loss.requires_grad]
         if not roots:
             return [None] * len(targets)
@@ -175,7 +175,7 @@ class AutoLambda(Aggregation):
 
 
 @contextmanager
-def _moved(targets: Sequence[Tensor], changes: gradients.Row, factor: float | Tensor) -> Iterator[None]:
+def _moved(targets: Sequence[Tensor], changes: gradients.GradientList, factor: float | Tensor) -> Iterator[None]:
     """The parameters moved by `factor` times the changes for a while, then put back bit for bit, whatever happens.
 
     Through `.data`, so that autograd does not see it: a graph that is kept for another pass finds what it saved.
@@ -193,7 +193,7 @@ def _moved(targets: Sequence[Tensor], changes: gradients.Row, factor: float | Te
         torch.clear_autocast_cache()
 
 
-def _where_sound(row: gradients.Row) -> tuple[gradients.Row, Tensor | bool]:
+def _where_sound(row: gradients.GradientList) -> tuple[gradients.GradientList, Tensor | bool]:
     """The row, zero if anything in it is not finite, and whether all is: BatchNorm must see no infinite parameters."""
     given = [g for g in row if g is not None]
     if not given or (looking_is_free(given[0]) and math.isfinite(sum(g.sum().item() for g in given))):

@@ -14,19 +14,19 @@ from .. import distributed, gradients
 from ..balancer import Balancer, Common
 from ..functional import Step, weighted_sum
 from ..functional._gram import looking_is_free
-from ..gradients import Root, Row, TaskGradients
-from ..gradients.deferred import Factor, deferred
-from ..gradients.passes import BackwardPasses, Passes, Place
+from ..gradients import GradientList, TaskGradients, TaskRoot
+from ..gradients.deferred import FactorScaler, defer_backward
+from ..gradients.passes import BackwardPasses, ComparisonTargets, Passes
 from ..inputs import (
     Losses,
     Slots,
+    check_differentiable,
     check_finite,
-    check_graphs,
-    cut_not_finite,
-    gather,
-    listed,
-    named,
-    of_samples,
+    collect_losses,
+    cut_nonfinite,
+    format_names,
+    has_custom_names,
+    mask_unsampled,
 )
 from ..weighting import Weighting
 from ..weighting._objective import fitted
@@ -97,9 +97,14 @@ class Aggregation(Balancer):
             raise TypeError(f"weighting must be a loss-space balancer, got {type(weighting).__name__}")
         if weighting is not None and weighting.shape != self.shape:
             raise ValueError(f"weighting balances losses of shape {weighting.shape}, expected {self.shape}")
-        if weighting is not None and named(weighting.tasks) and named(self.tasks) and weighting.tasks != self.tasks:
-            expected = f"{listed(self.tasks)}, in this order"
-            raise ValueError(f"weighting balances {listed(weighting.tasks)}, expected {expected}")
+        if (
+            weighting is not None
+            and has_custom_names(weighting.tasks)
+            and has_custom_names(self.tasks)
+            and weighting.tasks != self.tasks
+        ):
+            expected = f"{format_names(self.tasks)}, in this order"
+            raise ValueError(f"weighting balances {format_names(weighting.tasks)}, expected {expected}")
         if weighting is not None and weighting.process_group is None:
             weighting.process_group = self.process_group
         self.weighting = weighting
@@ -112,7 +117,7 @@ class Aggregation(Balancer):
         """Weights (…, T) for a Gram matrix (…, T, T) whose diagonal is NaN for absent tasks."""
         raise NotImplementedError(f"{type(self).__name__} must define solve or aggregate")
 
-    def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[Tensor | None, Row]:
+    def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[Tensor | None, GradientList]:
         """The weights c (None where the direction is not Σ c_i g_i), and the direction. The rows may be spent."""
         gram = self._gram(grads, seen)
         weights = self.solve(gram, seen)
@@ -120,7 +125,7 @@ class Aggregation(Balancer):
         if not (looking_is_free(gram) and math.isfinite(squares.sum().item())):
             # A gradient that is not finite, or whose square is beyond the range of its precision, is not an absent one.
             weights = torch.where(self._sound(squares, seen), weights, self._spoilt(seen))
-        return weights, gradients.combine(grads.rows, gradients.chosen(weights, grads.slots), grads.stacks)
+        return weights, gradients.combine(grads.rows, gradients.select_weights(weights, grads.slots), grads.stacks)
 
     def multipliers(self, losses: Tensor, learning: bool) -> Tensor | None:
         """Factors (…, T) on the losses that are known before any gradient is; they reach the heads, too."""
@@ -145,7 +150,7 @@ class Aggregation(Balancer):
         *,
         shared: Iterable[Tensor] | None = None,
         features: Tensor | Sequence[Tensor] | None = None,
-        scaler: GradScaler | Factor | None = None,
+        scaler: GradScaler | FactorScaler | None = None,
         retain_graph: bool = False,
         counts: Tensor | None = None,
         **needs: Any,
@@ -156,7 +161,7 @@ class Aggregation(Balancer):
         which all heads start, for little more than a plain step; or on `shared` through `features`, which passes each
         head only once. Returns the objective of the weighting (a plain sum by default).
         """
-        place = Place.of(shared, features, type(self).__name__)
+        place = ComparisonTargets.of(shared, features, type(self).__name__)
         with torch.autocast(place.targets[0].device.type, enabled=False):
             step, roots, seen = self._weigh(losses, counts, scaler, place.targets[0], **needs)
             weights: Tensor | None = torch.ones_like(step.weights)
@@ -180,14 +185,14 @@ class Aggregation(Balancer):
 
         That pass is `loss.backward()`; with `inputs=`, or in `torch.autograd.grad`, torch runs nothing of it.
         """
-        values, _, _ = gather(losses, self.tasks, self.batch_shape, self._device())
+        values, _, _ = collect_losses(losses, self.tasks, self.batch_shape, self._device())
         if counts is not None:
-            values = of_samples(values, counts)
+            values = mask_unsampled(values, counts)
         if shared is not None:
             shared = [shared] if isinstance(shared, Tensor) else list(shared)
         places = {"shared": shared, "features": features, "counts": counts, **needs}
         total = torch.where(torch.isfinite(values), values, 0.0).sum()
-        return deferred(
+        return defer_backward(
             total, lambda factor, retain: self.backward(losses, scaler=factor, retain_graph=retain, **places)
         )
 
@@ -208,24 +213,24 @@ class Aggregation(Balancer):
         self,
         losses: Losses,
         counts: Tensor | None,
-        scaler: GradScaler | Factor | None,
+        scaler: GradScaler | FactorScaler | None,
         target: Tensor,
         **needs: Any,
-    ) -> tuple[Step, list[Root], Seen]:
+    ) -> tuple[Step, list[TaskRoot], Seen]:
         """The loss-space step, θ's gradient included, and where the backward passes start.
 
         Without any loss, `target` says on what device and in what precision to answer.
         """
         learning = self.learning
         device = self._device()
-        values, slots, inputs = gather(losses, self.tasks, self.batch_shape, device, target.dtype)
+        values, slots, inputs = collect_losses(losses, self.tasks, self.batch_shape, device, target.dtype)
         if not inputs and device is None:
             values = values.to(target.device)
         if self.strict:
             check_finite(values, slots, self.tasks, counts)
         if counts is not None:
-            values = of_samples(values, counts)
-        check_graphs(values, slots, inputs, self.tasks)
+            values = mask_unsampled(values, counts)
+        check_differentiable(values, slots, inputs, self.tasks)
         scale = None if scaler is None else scaler.scale(torch.ones((), device=values.device))
         step, local, mean = self._loss_space(values, counts, learning, **needs)
         learned = None if self.weighting is None else self.weighting.learned
@@ -246,47 +251,49 @@ class Aggregation(Balancer):
         if self.weighting is not None:
             step, local = self.weighting.take_step(values, counts, learning, **needs)
             mean = values
-            if learning and distributed.active(self.process_group):
-                mean, _ = distributed.average(values, counts, self.process_group)
+            if learning and distributed.is_active(self.process_group):
+                mean, _ = distributed.average_losses(values, counts, self.process_group)
             return step, local, mean
         if needs:
             raise TypeError(f"{type(self).__name__} takes no {', '.join(map(repr, needs))}")
-        if not (learning and distributed.active(self.process_group)):
+        if not (learning and distributed.is_active(self.process_group)):
             step = weighted_sum(torch.ones_like(values), values)
             return step, step, values
-        mean, share = distributed.average(values, counts, self.process_group)
-        return *distributed.on_this_rank(weighted_sum(torch.ones_like(mean), mean), share, values), mean
+        mean, share = distributed.average_losses(values, counts, self.process_group)
+        return *distributed.localize_step(weighted_sum(torch.ones_like(mean), mean), share, values), mean
 
-    def _roots(self, values: Tensor, slots: Slots, inputs: Sequence[Tensor], flow: Tensor) -> list[Root]:
+    def _roots(self, values: Tensor, slots: Slots, inputs: Sequence[Tensor], flow: Tensor) -> list[TaskRoot]:
         absent: Sequence[int] = ()
         if looking_is_free(values) and not self.batch_shape:
             absent = [i for i, finite in enumerate(torch.isfinite(values).tolist()) if not finite]
         if slots is None:
-            cut_not_finite(values, slots, tuple(inputs))
+            cut_nonfinite(values, slots, tuple(inputs))
             each = torch.diag_embed(flow).to(inputs[0].dtype).unbind(-2)
             return [
-                Root(i, inputs[0], grad) for i, grad in enumerate(each) if i not in absent and inputs[0].requires_grad
+                TaskRoot(i, inputs[0], grad)
+                for i, grad in enumerate(each)
+                if i not in absent and inputs[0].requires_grad
             ]
         columns = flow.unbind(-1)
         return [
-            Root(slot, loss, columns[slot].to(loss.dtype))
+            TaskRoot(slot, loss, columns[slot].to(loss.dtype))
             for slot, loss in zip(slots, inputs, strict=True)
             if slot not in absent and loss.requires_grad
         ]
 
-    def _compare(self, roots: Sequence[Root], place: Place, keep: bool, seen: Seen) -> Tensor | None:
+    def _compare(self, roots: Sequence[TaskRoot], place: ComparisonTargets, keep: bool, seen: Seen) -> Tensor | None:
         """Task gradients, their aggregation, and what every parameter gets of it; returns the weights."""
         if place.sharded:
             roots = self._in_step_with_other_ranks(roots)
-        grads = self._backward.take(roots, place, keep, self.passes, heads=self.heads == "aggregated")
+        grads = self._backward.compute(roots, place, keep, self.passes, heads=self.heads == "aggregated")
         if self._exact():
             grads = self._of_all_ranks(grads, place)
         with torch.no_grad():
             weights, direction = self.aggregate(grads, seen)
-            if grads.leaves and grads.others:
+            if grads.leaves and grads.other_rows:
                 own = self.heads == "own" or weights is None
-                factors = None if own or weights is None else gradients.chosen(weights, grads.slots)
-                gradients.accumulate(grads.leaves, gradients.combine(grads.others, factors))
+                factors = None if own or weights is None else gradients.select_weights(weights, grads.slots)
+                gradients.accumulate(grads.leaves, gradients.combine(grads.other_rows, factors))
             if not place.at_features:
                 gradients.accumulate(place.targets, direction)
         if place.at_features:
@@ -294,7 +301,7 @@ class Aggregation(Balancer):
             torch.autograd.backward([z for z, _ in reached], [grad for _, grad in reached], retain_graph=keep)
         return weights
 
-    def _in_step_with_other_ranks(self, roots: Sequence[Root]) -> Sequence[Root]:
+    def _in_step_with_other_ranks(self, roots: Sequence[TaskRoot]) -> Sequence[TaskRoot]:
         """Passes through sharded parameters (FSDP) are collective: a rank without a task goes along with zeros."""
         if not self.shards:
             raise ValueError(f"{type(self).__name__} does not know sharded parameters (FSDP)")
@@ -305,37 +312,37 @@ class Aggregation(Balancer):
         each = {root.slot: root for root in roots}
         spare = roots[0]
         zeros = torch.zeros_like(spare.grad)
-        return [each.get(slot, Root(slot, spare.loss, zeros)) for slot in range(len(self.tasks))]
+        return [each.get(slot, TaskRoot(slot, spare.loss, zeros)) for slot in range(len(self.tasks))]
 
-    def _of_all_ranks(self, grads: TaskGradients, place: Place) -> TaskGradients:
+    def _of_all_ranks(self, grads: TaskGradients, place: ComparisonTargets) -> TaskGradients:
         """Every rank takes part for every task, with zeros where it has none."""
         every = range(len(self.tasks))
         at = {slot: index for index, slot in enumerate(grads.slots)}
-        given: list[Row] = [grads.rows[at[i]] if i in at else [None] * len(place.targets) for i in every]
-        others: list[Row] = [grads.others[at[i]] if i in at else [None] * len(grads.leaves) for i in every]
+        given: list[GradientList] = [grads.rows[at[i]] if i in at else [None] * len(place.targets) for i in every]
+        others: list[GradientList] = [grads.other_rows[at[i]] if i in at else [None] * len(grads.leaves) for i in every]
         rows = [self._whole(row, place.targets, average=not place.at_features) for row in given]
         # The union batch has the features of all ranks one below the other, each 1/world of the mean loss.
-        partial = distributed.world(self.process_group) ** -2 if place.at_features else grads.partial
-        return grads._replace(slots=tuple(every), rows=rows, others=others, partial=partial, stacks=None)
+        partial = distributed.world_size(self.process_group) ** -2 if place.at_features else grads.partial
+        return grads._replace(slots=tuple(every), rows=rows, other_rows=others, partial=partial, stacks=None)
 
-    def _add_up(self, roots: Sequence[Root], place: Place, keep: bool) -> None:
+    def _add_up(self, roots: Sequence[TaskRoot], place: ComparisonTargets, keep: bool) -> None:
         """A step without comparison: one plain backward pass."""
         if place.at_features and roots:
             torch.autograd.backward([r.loss for r in roots], [r.grad for r in roots], retain_graph=keep)
         elif not place.at_features:
-            row = gradients.all_at_once(roots, place.targets, keep)
+            row = gradients.sum_gradients(roots, place.targets, keep)
             whole = self._whole(row, place.targets, average=True) if self._exact() else row
             gradients.accumulate(place.targets, whole)
 
-    def _whole(self, row: Row, targets: Sequence[Tensor], *, average: bool) -> Row:
+    def _whole(self, row: GradientList, targets: Sequence[Tensor], *, average: bool) -> GradientList:
         """A row without gaps, averaged over ranks; a sharded gradient is so already."""
         whole = [torch.zeros_like(t) if g is None else g for g, t in zip(row, targets, strict=True)]
         if average:
-            distributed.average_tensors([g for g in whole if not gradients.sharded(g)], self.process_group)
+            distributed.average_tensors([g for g in whole if not gradients.is_sharded(g)], self.process_group)
         return [*whole]
 
     def _exact(self) -> bool:
-        return self.ranks == "exact" and self.learning and distributed.active(self.process_group)
+        return self.ranks == "exact" and self.learning and distributed.is_active(self.process_group)
 
     def _true(self, products: Tensor, grads: TaskGradients, seen: Seen) -> Tensor:
         """Products of rows as those of whole gradients, unscaled."""
@@ -346,11 +353,11 @@ class Aggregation(Balancer):
         """Products of rows, or of what a method makes of them, as those of whole gradients."""
         if grads.partial is None:
             return products
-        return distributed.total(products, self.process_group) * grads.partial
+        return distributed.sum_over_ranks(products, self.process_group) * grads.partial
 
     def _squares(self, grads: TaskGradients, seen: Seen) -> Tensor:
         """(…, T): the diagonal of the Gram matrix alone, 0 for tasks without a gradient."""
-        found = self._true(gradients.squares(grads.rows, len(self.batch_shape)), grads, seen)
+        found = self._true(gradients.squared_norms(grads.rows, len(self.batch_shape)), grads, seen)
         each, none = dict(zip(grads.slots, found.unbind(-1), strict=True)), torch.zeros_like(found[..., 0])
         return torch.stack([each.get(slot, none) for slot in range(len(self.tasks))], -1)
 
@@ -373,7 +380,7 @@ class Aggregation(Balancer):
         first = next(grad for row in grads.rows for grad in row if grad is not None)
         products = products.to(torch.promote_types(first.dtype, torch.float32))
         tasks = len(self.tasks)
-        products = gradients.spread(products, grads.slots, tasks)
+        products = gradients.scatter_gram(products, grads.slots, tasks)
         diagonal = products.diagonal(dim1=-2, dim2=-1)
         diagonal.masked_fill_(~seen.present, torch.nan)
         for slot in set(range(tasks)) - set(grads.slots):

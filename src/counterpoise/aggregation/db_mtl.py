@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .. import gradients
-from ..gradients import Row, TaskGradients
+from ..gradients import GradientList, TaskGradients
 from ..registry import register
 from ..weighting import UWO
 from ._running_mean import Memory
@@ -51,7 +51,7 @@ class DBMTL(Aggregation):
         self.memory = Memory()
         self.register_buffer("step", torch.zeros(self.batch_shape))
 
-    def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[None, Row]:
+    def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[None, GradientList]:
         step = (self.step + 1).unsqueeze(-1)
         unscale = torch.ones_like(step) if seen.scale is None else 1 / seen.scale
         rates = seen.present * (1 - self.beta / step**self.sigma)  # an absent task keeps its mean
@@ -60,11 +60,11 @@ class DBMTL(Aggregation):
         some = seen.present.any(-1, keepdim=True)
         if seen.learning:
             self.step.add_((sound & some)[..., 0])
-        norms = self._summed(gradients.squares(rows, len(self.batch_shape)), grads).sqrt()
+        norms = self._summed(gradients.squared_norms(rows, len(self.batch_shape)), grads).sqrt()
         weights = torch.where(norms > 0, norms.amax(-1, keepdim=True) / norms, 0.0)
         weights = torch.where(sound, weights, self._spoilt(seen)) * some  # a batch without labels moves nothing
         direction = gradients.combine(rows, weights if seen.scale is None else weights * seen.scale)
-        return None, gradients.in_precision_of(grads.targets, direction)
+        return None, gradients.cast_like(grads.targets, direction)
 
     @torch.no_grad()
     def reset(self) -> None:

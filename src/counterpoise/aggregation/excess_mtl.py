@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .. import distributed, gradients
-from ..gradients import Row, TaskGradients, local
+from ..gradients import GradientList, TaskGradients, local_part
 from ..registry import register
 from ._running_mean import Memory
 from .base import Aggregation, Options, Seen
@@ -52,7 +52,7 @@ class ExcessMTL(Aggregation):
         self.register_buffer("task_weights", torch.ones(self.shape))
         self.register_buffer("first", torch.full(self.shape, torch.nan))
 
-    def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[Tensor, Row]:
+    def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[Tensor, GradientList]:
         sound = self._sound(self._squares(grads, seen), seen)
         excess = self._excess(grads, seen, sound)
         known = ~torch.isnan(self.first)
@@ -66,7 +66,7 @@ class ExcessMTL(Aggregation):
             starts = ~known & seen.present & sound & (excess > 0)  # behind a head of zeros there is no unit yet
             self.first.copy_(torch.where(starts, excess, self.first))
         chosen = weights * seen.present
-        return chosen, gradients.combine(grads.rows, gradients.chosen(chosen, grads.slots), grads.stacks)
+        return chosen, gradients.combine(grads.rows, gradients.select_weights(chosen, grads.slots), grads.stacks)
 
     def _excess(self, grads: TaskGradients, seen: Seen, sound: Tensor) -> Tensor:
         excess = torch.zeros_like(self.task_weights)
@@ -77,12 +77,12 @@ class ExcessMTL(Aggregation):
                 if grad is None:
                     continue
                 pad = (*sound.shape[:-1], *(1,) * (grad.dim() - len(self.batch_shape)))
-                squares = (local(grad).to(held.dtype) * unscale).square()
+                squares = (local_part(grad).to(held.dtype) * unscale).square()
                 squares = torch.where(sound[..., 0].view(pad), squares, 0.0) * (grads.partial or 1.0)
                 total = held[slot].add_(squares) if seen.learning else held[slot] + squares
                 parts = squares / (total + 1e-7).sqrt()
                 excess[..., slot] += parts.flatten(len(self.batch_shape)).sum(-1) if parts.dim() else parts
-        return excess if grads.partial is None else distributed.total(excess, self.process_group)
+        return excess if grads.partial is None else distributed.sum_over_ranks(excess, self.process_group)
 
     @torch.no_grad()
     def reset(self) -> None:

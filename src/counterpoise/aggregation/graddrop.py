@@ -6,9 +6,9 @@ from typing import ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from .._state.seeds import seeds
+from .._state.seeds import replica_seeds
 from ..functional import uniform
-from ..gradients import Row, TaskGradients
+from ..gradients import GradientList, TaskGradients
 from ..inputs import PerTask, per_task
 from ..registry import register
 from .base import Aggregation, Options, Seen
@@ -58,10 +58,10 @@ class GradDrop(Aggregation):
         if bool(((leaks < 0) | (leaks > 1)).any()):
             raise ValueError(f"leak is {leaks.tolist()}, expected numbers in [0, 1]")
         self._leaks: list[float] = leaks.tolist()
-        self.register_buffer("seed", seeds(seed, self.batch_shape))
+        self.register_buffer("seed", replica_seeds(seed, self.batch_shape))
         self.register_buffer("counter", torch.zeros(self.batch_shape, dtype=torch.long))
 
-    def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[None, Row]:
+    def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[None, GradientList]:
         leaks = [self._leaks[slot] for slot in grads.slots]
         columns = zip(*grads.rows, strict=True)
         direction = [self._drop(column, leaks, position) for position, column in enumerate(columns)]

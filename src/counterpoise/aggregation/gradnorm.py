@@ -6,7 +6,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from .._state.adam import OwnAdam
+from .._state.adam import InternalAdam
 from ..functional import gradnorm_gradient
 from ..registry import register
 from .base import Aggregation, Options, Seen
@@ -48,7 +48,7 @@ class GradNorm(Aggregation):
         self.alpha, self.lr = alpha, lr
         self.register_buffer("task_weights", torch.ones(self.shape))
         self.register_buffer("first", torch.full(self.shape, torch.nan))
-        self.adam = OwnAdam(self.shape)
+        self.adam = InternalAdam(self.shape)
 
     def multipliers(self, losses: Tensor, learning: bool) -> Tensor:
         return self.task_weights.clone()
@@ -62,7 +62,7 @@ class GradNorm(Aggregation):
         losses = seen.losses.to(self.first.dtype)
         self.first.copy_(torch.where(torch.isnan(self.first) & seen.present & (losses != 0), losses, self.first))
         gradient = gradnorm_gradient(self.task_weights, norms, losses, self.first, alpha=self.alpha)
-        self.adam.move(self.task_weights, gradient, due=due, lr=self.lr)
+        self.adam.update(self.task_weights, gradient, due=due, lr=self.lr)
         self.task_weights.clamp_min_(1e-3)
         self.task_weights.mul_(len(self.tasks) / self.task_weights.sum(-1, keepdim=True))
 

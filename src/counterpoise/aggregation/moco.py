@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .. import gradients
 from .._state.float32 import state_dtype
-from ..gradients import Row, TaskGradients
+from ..gradients import GradientList, TaskGradients
 from ..registry import register
 from ._running_mean import Memory
 from .base import Aggregation, Options, Seen
@@ -57,7 +57,7 @@ class MoCo(Aggregation):
         self.register_buffer("lam", torch.full(self.shape, 1 / len(self.tasks), dtype=state_dtype()))
         self.register_buffer("step", torch.zeros(self.batch_shape))
 
-    def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[None, Row]:
+    def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[None, GradientList]:
         squares = self._squares(grads, seen)
         norms, sound = squares.sqrt(), self._sound(squares, seen)
         there = seen.present & (norms > 0)  # a task without a gradient keeps its mean
@@ -75,7 +75,7 @@ class MoCo(Aggregation):
             self.step.add_((sound & some)[..., 0])
         lam = torch.where(sound, lam, self._spoilt(seen)) * some  # a batch without labels moves nothing
         direction = gradients.combine(rows, lam if seen.scale is None else lam * seen.scale)
-        return None, gradients.in_precision_of(grads.targets, direction)
+        return None, gradients.cast_like(grads.targets, direction)
 
     @torch.no_grad()
     def reset(self) -> None:

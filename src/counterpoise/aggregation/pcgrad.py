@@ -6,7 +6,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from .._state.seeds import seeds
+from .._state.seeds import replica_seeds
 from ..functional import pcgrad_weights, uniform
 from ..registry import register
 from .base import Aggregation, Options, Seen
@@ -44,7 +44,7 @@ class PCGrad(Aggregation):
         self, tasks: int | Sequence[str], *, seed: int | Sequence[int] = 0, **options: Unpack[Options]
     ) -> None:
         super().__init__(tasks, **options)
-        self.register_buffer("seed", seeds(seed, self.batch_shape))
+        self.register_buffer("seed", replica_seeds(seed, self.batch_shape))
         self.register_buffer("counter", torch.zeros(self.batch_shape, dtype=torch.long))
 
     def solve(self, gram: Tensor, seen: Seen) -> Tensor:

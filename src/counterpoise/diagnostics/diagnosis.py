@@ -157,7 +157,7 @@ class Diagnosis:
         return "\n".join(self.advice)
 
 
-def edge_of(tau: float) -> float:
+def saturation_edge(tau: float) -> float:
     """The |z|/τ from which a chart of radius τ = √(T − 1) + margin counts as saturated.
 
     There ds/dθ = ½ ς̄ τ (1 − (z/τ)²) is STIFF · ς̄. A lone outlier stands at |z| = √(T − 1), which for many tasks is near

@@ -11,10 +11,10 @@ from torch import Tensor
 from .. import gradients
 from ..balancer import Balancer
 from ..functional.bpgs import radius, statistics
-from ..gradients.retained import check_retained, refused_by_checkpoint
-from ..inputs import Losses, Slots, cut_not_finite, gather, of_samples, task_names
+from ..gradients.retained import check_retained, is_checkpoint_error
+from ..inputs import Losses, Slots, collect_losses, cut_nonfinite, mask_unsampled, task_names
 from ..weighting import BPGS, Weighting
-from .diagnosis import CONFLICT_COSINE, SATURATED, Diagnosis, edge_of
+from .diagnosis import CONFLICT_COSINE, SATURATED, Diagnosis, saturation_edge
 
 L = TypeVar("L", bound=Losses)
 
@@ -84,9 +84,9 @@ class Doctor:
 
     def __call__(self, losses: L, *, counts: Tensor | None = None) -> L:
         """Looks at the losses of a step, before its backward pass, and hands them back."""
-        values, slots, inputs = gather(losses, self.tasks, (), None)
+        values, slots, inputs = collect_losses(losses, self.tasks, (), None)
         if counts is not None:
-            values = of_samples(values, counts)
+            values = mask_unsampled(values, counts)
         if self._shared is not None and torch.is_grad_enabled() and len(self._losses) >= self._due:
             self._due = len(self._losses) + self._draws.randint(1, 2 * self.every - 1)
             self._look_at_gradients(values, slots, inputs, self._shared)
@@ -131,7 +131,7 @@ class Doctor:
         bpgs = getattr(self.balancer, "weighting", None) or self.balancer
         if not (isinstance(bpgs, BPGS) and bpgs.kind == "batch"):
             return SATURATED
-        return edge_of(radius(len(self.tasks), bpgs.anchor["margin"]))
+        return saturation_edge(radius(len(self.tasks), bpgs.anchor["margin"]))
 
     def _conflict(self) -> dict[str, Any]:
         if not self._grams:
@@ -177,28 +177,28 @@ class Doctor:
         self, values: Tensor, slots: Slots, inputs: tuple[Tensor, ...], shared: Sequence[Tensor]
     ) -> None:
         if slots is None:
-            cut_not_finite(values, slots, inputs)
+            cut_nonfinite(values, slots, inputs)
         given = inputs[0].unbind(-1) if slots is None else inputs
         tasks = len(self.tasks)
         roots = [
-            gradients.Root(slot, loss, torch.ones_like(loss))
+            gradients.TaskRoot(slot, loss, torch.ones_like(loss))
             for slot, loss in zip(range(tasks) if slots is None else slots, given, strict=True)
             if loss.requires_grad
         ]
         if roots:
             check_retained(self, roots, shared)
-        rows: list[gradients.Row] = []
+        rows: list[gradients.GradientList] = []
         for root in roots:
             try:
                 found = torch.autograd.grad(root.loss, shared, root.grad, retain_graph=True, allow_unused=True)
             except RuntimeError as error:
-                if refused_by_checkpoint(error):
+                if is_checkpoint_error(error):
                     return
                 raise
             rows.append([*found])
         seen = [root.slot for root in roots]
         if any(grad is not None for row in rows for grad in row):
-            gram = gradients.spread(gradients.gram(rows, 0), tuple(seen), tasks)
+            gram = gradients.scatter_gram(gradients.gram(rows, 0), tuple(seen), tasks)
             missing = [slot for slot in range(tasks) if slot not in seen]
             gram.diagonal()[missing] = torch.nan
             gram.diagonal().masked_fill_(~torch.isfinite(values), torch.nan)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 
-class Factor:
+class FactorScaler:
     """Stands where a GradScaler may stand, and scales by what a framework multiplied the loss by."""
 
     def __init__(self, factor: Tensor) -> None:
@@ -17,18 +17,18 @@ class Factor:
         return outputs * self.factor
 
 
-class Deferred(torch.autograd.Function):
+class DeferredBackward(torch.autograd.Function):
     """`value`, with `run(factor, retain_graph)` as its backward pass: the factor is the gradient that arrives."""
 
     @staticmethod
-    def forward(ctx: Any, root: Tensor, value: Tensor, run: Callable[[Factor, bool], object]) -> Tensor:
+    def forward(ctx: Any, root: Tensor, value: Tensor, run: Callable[[FactorScaler, bool], object]) -> Tensor:
         ctx.run = run
         return value.clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None]:
         with torch.enable_grad():
-            ctx.run(Factor(grads[0]), _retained())
+            ctx.run(FactorScaler(grads[0]), _retained())
         return None, None, None
 
 
@@ -38,7 +38,7 @@ def _retained() -> bool:
     return False if told is None else bool(told())
 
 
-def deferred(value: Tensor, run: Callable[[Factor, bool], object]) -> Tensor:
+def defer_backward(value: Tensor, run: Callable[[FactorScaler, bool], object]) -> Tensor:
     root = torch.zeros((), requires_grad=True)  # something to differentiate by: without it nothing would run
-    loss: Tensor = Deferred.apply(root, value.detach(), run)  # type: ignore[no-untyped-call]
+    loss: Tensor = DeferredBackward.apply(root, value.detach(), run)  # type: ignore[no-untyped-call]
     return loss

@@ -8,21 +8,23 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 from .. import gradients
-from . import Root, TaskGradients
+from . import TaskGradients, TaskRoot
 from .retained import check_retained
 
 Passes = Literal["auto", "loop", "batched"]
 SMALL_NETWORK = 1 << 20  # shared parameters up to which batches through features are worth it
 
 
-class Place(NamedTuple):
+class ComparisonTargets(NamedTuple):
     """Where tasks are compared, and the representation through which their gradients get there (empty: unknown)."""
 
     targets: Sequence[Tensor]
     features: Sequence[Tensor]
 
     @classmethod
-    def of(cls, shared: Iterable[Tensor] | None, features: Tensor | Sequence[Tensor] | None, method: str) -> Place:
+    def of(
+        cls, shared: Iterable[Tensor] | None, features: Tensor | Sequence[Tensor] | None, method: str
+    ) -> ComparisonTargets:
         given = [features] if isinstance(features, Tensor) else list(features or ())
         through = list({id(z): z for z in given}.values())
         if shared is None and not through:
@@ -45,7 +47,7 @@ class Place(NamedTuple):
 
     @property
     def sharded(self) -> bool:
-        return any(gradients.sharded(target) for target in self.targets)
+        return any(gradients.is_sharded(target) for target in self.targets)
 
 
 class BackwardPasses:
@@ -56,7 +58,9 @@ class BackwardPasses:
         self.apart: set[int] = set()  # tasks that were seen to reach the rest through the features alone
         self.unnested = False  # whether features were seen not to be made of each other
 
-    def take(self, roots: Sequence[Root], place: Place, keep: bool, passes: Passes, *, heads: bool) -> TaskGradients:
+    def compute(
+        self, roots: Sequence[TaskRoot], place: ComparisonTargets, keep: bool, passes: Passes, *, heads: bool
+    ) -> TaskGradients:
         """Gradients there, and with `heads` those of all other leaves. `keep`: the graph is needed again."""
         if not roots:  # other ranks have some
             return TaskGradients(list(place.targets), (), [], [], [])
@@ -81,25 +85,25 @@ class BackwardPasses:
     def _check_features(self, features: Sequence[Tensor]) -> None:
         if len(features) < 2 or self.unnested:
             return
-        if gradients.nested(features):
+        if gradients.has_nested(features):
             raise ValueError(
                 "one of the features= is made of another, so that its gradient would count twice: pass the earlier one "
                 "alone, or compare on shared= alone"
             )
         self.unnested = True
 
-    def _at_features(self, roots: Sequence[Root], features: Sequence[Tensor], keep: bool) -> TaskGradients:
+    def _at_features(self, roots: Sequence[TaskRoot], features: Sequence[Tensor], keep: bool) -> TaskGradients:
         outputs = [root.loss for root in roots]
         new = [root.loss for root in roots if root.slot not in self.apart]
-        if new and gradients.bypassed(new, features):
+        if new and gradients.has_bypass(new, features):
             raise ValueError(
                 "a task reaches what stands before features= without passing through them: compare on shared= alone, "
                 "or add the tensors through which it passes to features=, if none of them is made of another"
             )
         self.apart.update(root.slot for root in roots)
-        return gradients.at_features(roots, features, gradients.leaves_beside(outputs, features), keep)
+        return gradients.at_features(roots, features, gradients.other_leaves(outputs, features), keep)
 
-    def _batched(self, place: Place, passes: Passes) -> bool:
+    def _batched(self, place: ComparisonTargets, passes: Passes) -> bool:
         if place.sharded and (passes == "batched" or place.features):
             raise ValueError(
                 "sharded parameters (FSDP) get their gradients by hooks: pass shared= alone, and no batches"
@@ -110,14 +114,16 @@ class BackwardPasses:
         return small and bool(place.features) and self.batches is not False
 
 
-def _on_parameters(roots: Sequence[Root], place: Place, keep: bool, *, batched: bool, heads: bool) -> TaskGradients:
+def _on_parameters(
+    roots: Sequence[TaskRoot], place: ComparisonTargets, keep: bool, *, batched: bool, heads: bool
+) -> TaskGradients:
     outputs = [root.loss for root in roots]
     # Whatever else stands before the features would get nothing by way of them.
-    if place.features and not gradients.leaves_beside(place.features, place.targets):
-        leaves = gradients.leaves_beside(outputs, place.features)
+    if place.features and not gradients.other_leaves(place.features, place.targets):
+        leaves = gradients.other_leaves(outputs, place.features)
         if {id(leaf) for leaf in leaves} & {id(target) for target in place.targets}:
             raise ValueError("a task reaches a shared parameter without passing through features: leave them out")
         grads = gradients.at_features(roots, place.features, leaves, keep)
         return gradients.through_features(grads, place.features, place.targets, batched, keep)
-    leaves = gradients.leaves_beside(outputs, place.targets) if batched or heads else []
+    leaves = gradients.other_leaves(outputs, place.targets) if batched or heads else []
     return (gradients.by_batch if batched else gradients.by_loop)(roots, place.targets, leaves, keep)

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import Tensor
 
-from . import Root, graph, sharded
+from . import TaskRoot, graph, is_sharded
 
 TAG = "counterpoise: buffers are kept"
 
@@ -51,13 +51,13 @@ def _set(config: Any, name: str, value: object) -> None:
         entry.env_value_default = value
 
 
-def check_retained(who: object, roots: Sequence[Root], targets: Sequence[Tensor]) -> bool:
+def check_retained(who: object, roots: Sequence[TaskRoot], targets: Sequence[Tensor]) -> bool:
     """Refuses a graph that does not survive a backward pass; says whether it found a compiled part, which may not.
 
     It looks whenever something was compiled since it last looked for `who`, and compares passes once for each part.
     """
     made = _graphs_made()
-    if _looked.get(who, 0) == made or any(sharded(target) for target in targets):
+    if _looked.get(who, 0) == made or any(is_sharded(target) for target in targets):
         return False
     parts = {type(node) for node in graph([root.loss for root in roots], targets) if _is_compiled(node)}
     if parts <= _survived or _survives(roots, targets):
@@ -66,7 +66,7 @@ def check_retained(who: object, roots: Sequence[Root], targets: Sequence[Tensor]
     return bool(parts)
 
 
-def refused_by_checkpoint(error: RuntimeError) -> bool:
+def is_checkpoint_error(error: RuntimeError) -> bool:
     """Whether a reentrant checkpoint stands in the graph: it allows no look at gradients of given tensors."""
     return any(words in str(error) for words in ("Checkpointing is not compatible", "use_reentrant=True"))
 
@@ -81,7 +81,7 @@ def _is_compiled(node: object) -> bool:
     return type(node).__name__ == "CompiledFunctionBackward"
 
 
-def _survives(roots: Sequence[Root], targets: Sequence[Tensor]) -> bool:
+def _survives(roots: Sequence[TaskRoot], targets: Sequence[Tensor]) -> bool:
     """Whether two passes of each task agree; False if that cannot be seen, an error if they do not."""
     if targets[0].is_cuda and torch.cuda.is_current_stream_capturing():
         return False
@@ -93,7 +93,7 @@ def _survives(roots: Sequence[Root], targets: Sequence[Tensor]) -> bool:
                 for _ in range(2)
             )
         except RuntimeError as error:
-            if refused_by_checkpoint(error):
+            if is_checkpoint_error(error):
                 return True
             if "donated buffer" in str(error):
                 raise RuntimeError(_USED_UP) from error

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-Row: TypeAlias = list[Tensor | None]
+GradientList: TypeAlias = list[Tensor | None]
 
 SMALL = 1 << 16  # tensors below this size are concatenated before their products are taken: fewer, larger operations
 
@@ -23,7 +23,7 @@ LONG = 1 << 18  # the longest sum that a CPU takes in single precision: solvers 
 WIDE = 1 << 16  # the same for matrix products, which add in fewer lanes than a dot product
 
 
-class Root(NamedTuple):
+class TaskRoot(NamedTuple):
     """Where the backward pass of one task starts: its loss, and the gradient that flows into it."""
 
     slot: int
@@ -36,21 +36,25 @@ class TaskGradients(NamedTuple):
 
     targets: list[Tensor]  # where tasks are compared
     slots: tuple[int, ...]  # the task of each row
-    rows: list[Row]  # on the targets
-    others: list[Row]  # on the leaves beside these, where they were asked for
+    rows: list[GradientList]  # on the targets
+    other_rows: list[GradientList]  # on the leaves beside these, where they were asked for
     leaves: list[Tensor]  # those leaves
     partial: float | None = None  # where rows are parts of the gradients: what sums of products over ranks count
-    stacks: Row | None = None  # the rows one below the other, (n, *shape) for each target, where they were made so
+    stacks: GradientList | None = (
+        None  # the rows one below the other, (n, *shape) for each target, where they were made so
+    )
 
 
-def by_loop(roots: Sequence[Root], targets: Sequence[Tensor], leaves: Sequence[Tensor], keep: bool) -> TaskGradients:
+def by_loop(
+    roots: Sequence[TaskRoot], targets: Sequence[Tensor], leaves: Sequence[Tensor], keep: bool
+) -> TaskGradients:
     """One backward pass for each task. Leaves that are not asked for accumulate their gradients as ever.
 
     Autograd hands over the buffers it made: the leaves' `.grad` is emptied before each pass and picked up after it.
     """
     collected = [*targets, *leaves]
     held = [leaf.grad for leaf in collected]
-    rows: list[Row] = []
+    rows: list[GradientList] = []
     try:
         for count, root in enumerate(roots):
             retain = keep or count < len(roots) - 1
@@ -61,7 +65,7 @@ def by_loop(roots: Sequence[Root], targets: Sequence[Tensor], leaves: Sequence[T
     return _split(roots, rows, targets, leaves)
 
 
-def all_at_once(roots: Sequence[Root], targets: Sequence[Tensor], keep: bool) -> Row:
+def sum_gradients(roots: Sequence[TaskRoot], targets: Sequence[Tensor], keep: bool) -> GradientList:
     """The sum of all task gradients in one pass, for steps in which tasks are not compared."""
     if not roots:
         return [None] * len(targets)
@@ -73,7 +77,9 @@ def all_at_once(roots: Sequence[Root], targets: Sequence[Tensor], keep: bool) ->
             target.grad = grad
 
 
-def by_batch(roots: Sequence[Root], targets: Sequence[Tensor], leaves: Sequence[Tensor], keep: bool) -> TaskGradients:
+def by_batch(
+    roots: Sequence[TaskRoot], targets: Sequence[Tensor], leaves: Sequence[Tensor], keep: bool
+) -> TaskGradients:
     """All tasks in one pass of batched vector-Jacobian products: fewer, larger operations, if vmap knows them all."""
     outputs = list({id(root.loss): root.loss for root in roots}.values())
     flows = [
@@ -85,10 +91,10 @@ def by_batch(roots: Sequence[Root], targets: Sequence[Tensor], leaves: Sequence[
 
 
 def at_features(
-    roots: Sequence[Root], features: Sequence[Tensor], leaves: Sequence[Tensor], keep: bool
+    roots: Sequence[TaskRoot], features: Sequence[Tensor], leaves: Sequence[Tensor], keep: bool
 ) -> TaskGradients:
     """From each loss only as far as the features, which are not leaves; and to the leaves beside them (the heads)."""
-    rows: list[Row] = []
+    rows: list[GradientList] = []
     for count, root in enumerate(roots):
         last = count == len(roots) - 1
         grads = torch.autograd.grad(
@@ -118,7 +124,7 @@ def through_features(
     return grads._replace(targets=list(targets), rows=_owned(rows))
 
 
-def _owned(rows: list[Row], others: Sequence[Tensor] = ()) -> list[Row]:
+def _owned(rows: list[GradientList], others: Sequence[Tensor] = ()) -> list[GradientList]:
     """The rows, to be written to: autograd may hand one buffer to several tensors (a + b), or expand one (z.sum())."""
     taken = {other.untyped_storage().data_ptr() for other in others}
     for row in rows:
@@ -133,12 +139,14 @@ def _owned(rows: list[Row], others: Sequence[Tensor] = ()) -> list[Row]:
     return rows
 
 
-def _batched_products(outputs: Sequence[Tensor], inputs: Sequence[Tensor], flows: Sequence[Tensor], keep: bool) -> Row:
+def _batched_products(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], flows: Sequence[Tensor], keep: bool
+) -> GradientList:
     """Vector-Jacobian products for a batch of flows (n, *shape), stacked for each input; None where it is not reached.
 
     On a SegNet, torch.vmap is an eighth faster than autograd's own `is_grads_batched`, but has no undefined gradients.
     """
-    reached = {id(leaf) for leaf in leaves_beside(outputs, ())}
+    reached = {id(leaf) for leaf in other_leaves(outputs, ())}
     used = [leaf for leaf in inputs if id(leaf) in reached]
 
     def product(*flow: Tensor) -> tuple[Tensor, ...]:
@@ -149,20 +157,20 @@ def _batched_products(outputs: Sequence[Tensor], inputs: Sequence[Tensor], flows
     return [next(found) if id(leaf) in reached else None for leaf in inputs]
 
 
-def leaves_beside(outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> list[Tensor]:
+def other_leaves(outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> list[Tensor]:
     """The leaves that the outputs depend on otherwise than through `targets`."""
     own = {id(target) for target in targets}
     leaves = (getattr(node, "variable", None) for node in graph(outputs, targets))
     return list({id(leaf): leaf for leaf in leaves if leaf is not None and id(leaf) not in own}.values())
 
 
-def bypassed(outputs: Sequence[Tensor], features: Sequence[Tensor]) -> bool:
+def has_bypass(outputs: Sequence[Tensor], features: Sequence[Tensor]) -> bool:
     """Whether the outputs reach what is before the features otherwise than through them: tied weights do, too."""
     before = set(graph(features, ()))
     return any(node in before for node in graph(outputs, features))
 
 
-def nested(features: Sequence[Tensor]) -> bool:
+def has_nested(features: Sequence[Tensor]) -> bool:
     """Whether one of them is made of another, whose gradient then has the way through it already."""
     nodes = {(z.grad_fn, z.output_nr) for z in features if z.grad_fn is not None}
     leaves = {id(z) for z in features if z.grad_fn is None}
@@ -189,7 +197,7 @@ def graph(outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Iterator[Node
         edges.extend(node.next_functions)
 
 
-def gram(rows: Sequence[Row], lead: int, stacks: Row | None = None) -> Tensor:
+def gram(rows: Sequence[GradientList], lead: int, stacks: GradientList | None = None) -> Tensor:
     """The inner products of the rows, (…, n, n), over all but the first `lead` dimensions of every tensor."""
     count = len(rows)
     total: Tensor | None = None
@@ -221,7 +229,7 @@ def gram(rows: Sequence[Row], lead: int, stacks: Row | None = None) -> Tensor:
     return total
 
 
-def squares(rows: Sequence[Row], lead: int) -> Tensor:
+def squared_norms(rows: Sequence[GradientList], lead: int) -> Tensor:
     """The diagonal of `gram`, (…, n)."""
     parts = [[_flat(grad, lead) for grad in row if grad is not None] for row in rows]
     found = [_square(flat, lead) if flat else None for flat in parts]
@@ -229,7 +237,7 @@ def squares(rows: Sequence[Row], lead: int) -> Tensor:
     return torch.stack([zero if one is None else one for one in found], -1)
 
 
-def combine(rows: list[Row], weights: Tensor | None, stacks: Row | None = None) -> Row:
+def combine(rows: list[GradientList], weights: Tensor | None, stacks: GradientList | None = None) -> GradientList:
     """Σ weights_i row_i, in place: the rows are spent. `weights` is (…, n); None adds them up."""
     if stacks is not None and weights is not None and weights.dim() == 1 and not (len(rows) <= FEW and _on_cpu(rows)):
         return [None if stack is None else torch.tensordot(weights.to(stack.dtype), stack, 1) for stack in stacks]
@@ -240,7 +248,7 @@ def combine(rows: list[Row], weights: Tensor | None, stacks: Row | None = None) 
         factors = weights.tolist()  # numbers of the host: scaling and adding is one operation then
     else:
         factors = weights.unbind(-1)
-    result: Row = [None] * len(rows[0])
+    result: GradientList = [None] * len(rows[0])
     for row, factor in zip(rows, factors, strict=True):
         added = [k for k, grad in enumerate(row) if grad is not None and result[k] is not None]
         first = [k for k, grad in enumerate(row) if grad is not None and result[k] is None]
@@ -249,19 +257,19 @@ def combine(rows: list[Row], weights: Tensor | None, stacks: Row | None = None) 
             result[k] = row[k]
         if not added:
             continue
-        sums, terms = [local(result[k]) for k in added], [local(row[k]) for k in added]
+        sums, terms = [local_part(result[k]) for k in added], [local_part(row[k]) for k in added]
         if isinstance(factor, Tensor):
             _scale(terms, factor)
         torch._foreach_add_(sums, terms, alpha=factor if isinstance(factor, float) else 1.0)
     return result
 
 
-def in_precision_of(targets: Sequence[Tensor], row: Row) -> Row:
+def cast_like(targets: Sequence[Tensor], row: GradientList) -> GradientList:
     """A row whose gradients have the precision of what they are gradients of."""
     return [None if grad is None else grad.to(target.dtype) for target, grad in zip(targets, row, strict=True)]
 
 
-def accumulate(leaves: Sequence[Tensor], grads: Row) -> None:
+def accumulate(leaves: Sequence[Tensor], grads: GradientList) -> None:
     """Adds gradients to `.grad`, as backward does."""
     old, new = [], []
     for leaf, grad in zip(leaves, grads, strict=True):
@@ -270,8 +278,8 @@ def accumulate(leaves: Sequence[Tensor], grads: Row) -> None:
         if leaf.grad is None:
             leaf.grad = grad
         else:
-            old.append(local(leaf.grad))
-            new.append(local(grad))
+            old.append(local_part(leaf.grad))
+            new.append(local_part(grad))
     if old:
         torch._foreach_add_(old, new)
 
@@ -299,7 +307,7 @@ def shared_parameters(shared: Iterable[Tensor]) -> list[Tensor]:
     return list(found.values())
 
 
-def _backward(roots: Sequence[Root], leaves: Sequence[Tensor], retain: bool) -> Row:
+def _backward(roots: Sequence[TaskRoot], leaves: Sequence[Tensor], retain: bool) -> GradientList:
     for leaf in leaves:
         leaf.grad = None
     torch.autograd.backward([r.loss for r in roots], [r.grad for r in roots], retain_graph=retain)
@@ -307,22 +315,22 @@ def _backward(roots: Sequence[Root], leaves: Sequence[Tensor], retain: bool) -> 
 
 
 def _split(
-    roots: Sequence[Root], rows: list[Row], targets: Sequence[Tensor], leaves: Sequence[Tensor]
+    roots: Sequence[TaskRoot], rows: list[GradientList], targets: Sequence[Tensor], leaves: Sequence[Tensor]
 ) -> TaskGradients:
     count = len(targets)
     _check_reached([row[:count] for row in rows])
     slots = tuple(root.slot for root in roots)
-    partial = 1.0 if any(sharded(target) for target in targets) else None
+    partial = 1.0 if any(is_sharded(target) for target in targets) else None
     mine, others = [row[:count] for row in rows], [row[count:] for row in rows]
     return TaskGradients(list(targets), slots, mine, others, list(leaves), partial)
 
 
-def _check_reached(rows: list[Row]) -> None:
+def _check_reached(rows: list[GradientList]) -> None:
     if rows and all(grad is None for row in rows for grad in row):
         raise ValueError("no task reaches any of the tensors where gradients are to be compared")
 
 
-def _unstacked(grads: Sequence[Tensor | None], count: int) -> list[Row]:
+def _unstacked(grads: Sequence[Tensor | None], count: int) -> list[GradientList]:
     parts = [[None] * count if grad is None else grad.unbind() for grad in grads]
     return [list(row) for row in zip(*parts, strict=True)]
 
@@ -331,23 +339,23 @@ def _stacked(grads: Sequence[Tensor | None], like: Tensor) -> Tensor:
     return torch.stack([torch.zeros_like(like) if grad is None else grad for grad in grads])
 
 
-def sharded(tensor: Tensor) -> bool:
+def is_sharded(tensor: Tensor) -> bool:
     """Whether ranks hold parts of it (a DTensor, as FSDP makes them)."""
     return hasattr(tensor, "to_local")
 
 
-def local(grad: Tensor | None) -> Tensor:
+def local_part(grad: Tensor | None) -> Tensor:
     """The part of a sharded gradient (DTensor) that this rank holds; any other gradient as it is."""
     assert grad is not None
-    return grad.to_local() if sharded(grad) else grad  # type: ignore[attr-defined]
+    return grad.to_local() if is_sharded(grad) else grad  # type: ignore[attr-defined]
 
 
 def _flat(grad: Tensor | None, lead: int) -> Tensor:
-    flat = local(grad).flatten(lead) if lead else local(grad).flatten()
+    flat = local_part(grad).flatten(lead) if lead else local_part(grad).flatten()
     return flat.float() if flat.element_size() < 4 else flat
 
 
-def _on_cpu(rows: Sequence[Row]) -> bool:
+def _on_cpu(rows: Sequence[GradientList]) -> bool:
     return next(grad for row in rows for grad in row if grad is not None).device.type == "cpu"
 
 
@@ -382,11 +390,13 @@ def _products(flat: Tensor) -> Tensor:
 
 def _add(total: Tensor | None, products: Tensor, present: Sequence[int], count: int) -> Tensor:
     """Sums over tensors in float64 (float32 on MPS): there are few of them, and they differ much in size."""
-    products = spread(products.to(torch.float32 if products.device.type == "mps" else torch.float64), present, count)
+    products = scatter_gram(
+        products.to(torch.float32 if products.device.type == "mps" else torch.float64), present, count
+    )
     return products if total is None else total.add_(products)
 
 
-def spread(products: Tensor, places: Sequence[int], count: int) -> Tensor:
+def scatter_gram(products: Tensor, places: Sequence[int], count: int) -> Tensor:
     """A matrix (…, n, n) as part of one of size `count`, zero elsewhere; an index tensor would wait for the device."""
     if len(places) == count:
         return products
@@ -395,7 +405,7 @@ def spread(products: Tensor, places: Sequence[int], count: int) -> Tensor:
     return chosen.mT @ products @ chosen
 
 
-def chosen(weights: Tensor, slots: Sequence[int]) -> Tensor:
+def select_weights(weights: Tensor, slots: Sequence[int]) -> Tensor:
     """The weights (…, n) of some tasks out of all (…, T)."""
     if len(slots) == weights.shape[-1]:
         return weights
@@ -405,7 +415,7 @@ def chosen(weights: Tensor, slots: Sequence[int]) -> Tensor:
 def _scale(grads: Sequence[Tensor | None], factor: float | Tensor | None) -> None:
     if factor is None or not grads:
         return
-    tensors = [local(grad) for grad in grads]
+    tensors = [local_part(grad) for grad in grads]
     if isinstance(factor, float) or factor.dim() == 0:
         torch._foreach_mul_(tensors, factor)
         return

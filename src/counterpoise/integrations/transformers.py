@@ -14,7 +14,7 @@ from transformers import Trainer, TrainerCallback
 from ..aggregation import Aggregation
 from ..balancer import Balancer
 from ..distributed import average_gradients
-from ..inputs import gather
+from ..inputs import collect_losses
 
 FILE = "balancer.pt"
 
@@ -84,7 +84,7 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
 
     def _plain_sum(self, losses: Mapping[str, Tensor | None], outputs: Mapping[str, Any]) -> tuple[Tensor, Any]:
         """Of the losses that are there; in the output, which is gathered over batches, absent ones are NaN."""
-        values, _, _ = gather(losses, self.balancer.tasks, (), self.args.device)
+        values, _, _ = collect_losses(losses, self.balancer.tasks, (), self.args.device)
         there = dict(zip(self.balancer.tasks, values.unbind(), strict=True))
         return torch.where(torch.isfinite(values), values, 0.0).sum(), {**outputs, self.losses_key: there}
 

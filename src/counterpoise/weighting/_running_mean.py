@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from .._state.float32 import State
+from .._state.float32 import Float32State
 
 
-class Mean(State):
+class Mean(Float32State):
     """A running mean per task that skips the steps where the task is absent."""
 
     total: Tensor

@@ -11,7 +11,7 @@ from torch.amp.grad_scaler import GradScaler
 from .. import distributed
 from ..balancer import Balancer
 from ..functional import Step
-from ..inputs import Losses, check_finite, cut_not_finite, gather, of_samples
+from ..inputs import Losses, check_finite, collect_losses, cut_nonfinite, mask_unsampled
 from ._objective import Objective
 
 
@@ -37,19 +37,19 @@ class Weighting(Balancer):
         them. Whatever else a method needs (`kpis` for DTP) goes by keyword.
         """
         learned, learning = self.learned, self.learning
-        values, slots, inputs = gather(losses, self.tasks, self.batch_shape, *self._home(learned))
+        values, slots, inputs = collect_losses(losses, self.tasks, self.batch_shape, *self._home(learned))
         if self.strict:
             check_finite(values, slots, self.tasks, counts)
         if counts is not None:
-            values = of_samples(values, counts)
+            values = mask_unsampled(values, counts)
         if not inputs:
-            values = distributed.at_home(values, self.process_group)
+            values = distributed.to_comm_device(values, self.process_group)
         step, local = self.take_step(values, counts, learning, **needs)
         self._last.weights = step.weights
         if learned is None and _nothing_to_differentiate(values, inputs, counts):  # backward runs nevertheless
             slots, inputs = None, (torch.zeros_like(values, requires_grad=True),)
         return Objective.apply(  # type: ignore[no-any-return, no-untyped-call]
-            local, learned, self.linear, slots, cut_not_finite(values, slots, inputs), *inputs
+            local, learned, self.linear, slots, cut_nonfinite(values, slots, inputs), *inputs
         )
 
     def backward(
@@ -86,13 +86,13 @@ class Weighting(Balancer):
             raise TypeError(f"{type(self).__name__} takes no {', '.join(map(repr, needs))}")
         mean, share = self._mean_over_ranks(values, counts, learning)
         step = self.weigh(mean, learning)
-        return (step, step) if share is None else distributed.on_this_rank(step, share, values)
+        return (step, step) if share is None else distributed.localize_step(step, share, values)
 
     def _mean_over_ranks(self, values: Tensor, counts: Tensor | None, learning: bool) -> tuple[Tensor, Tensor | None]:
         """The losses of the union batch and this rank's share in them; outside a process group, the losses."""
-        if not (learning and distributed.active(self.process_group)):
+        if not (learning and distributed.is_active(self.process_group)):
             return values, None
-        return distributed.average(values, counts, self.process_group)
+        return distributed.average_losses(values, counts, self.process_group)
 
     def _home(self, learned: nn.Parameter | None) -> tuple[torch.device | None, torch.dtype | None]:
         """Where the balancer lives, and the precision of its state; None if it has none to live anywhere."""

@@ -6,10 +6,10 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from .._state.adam import OwnAdam
+from .._state.adam import InternalAdam
 from ..balancer import Common
 from ..functional import Step, famo, famo_gradient
-from ..inputs import Losses, PerTask, check_finite, gather, of_samples, per_task
+from ..inputs import Losses, PerTask, check_finite, collect_losses, mask_unsampled, per_task
 from ..registry import register
 from ._running_mean import Mean
 from .base import Weighting
@@ -69,7 +69,7 @@ class FAMO(Weighting):
         self.accumulation = accumulation
         self.register_buffer("floor", per_task("min_losses", min_losses, 0.0, self.tasks, self.shape))
         self.register_buffer("logits", torch.zeros(self.shape))
-        self.adam = OwnAdam(self.shape)
+        self.adam = InternalAdam(self.shape)
         self.before = Mean(self.shape)
         self._calls = 0
 
@@ -93,16 +93,18 @@ class FAMO(Weighting):
         """Learns from what the optimiser's step did to the losses of the batch."""
         if not self.training:
             return
-        values, slots, _ = gather(losses_after, self.tasks, self.batch_shape, self.logits.device, self.logits.dtype)
+        values, slots, _ = collect_losses(
+            losses_after, self.tasks, self.batch_shape, self.logits.device, self.logits.dtype
+        )
         if self.strict:
             check_finite(values, slots, self.tasks, counts)
         if counts is not None:
-            values = of_samples(values, counts)
+            values = mask_unsampled(values, counts)
         after, _ = self._mean_over_ranks(values, counts, learning=True)
         before = self.before.take()
         there = torch.isfinite(before) & torch.isfinite(after)
         gradient = famo_gradient(self.logits, before, after, self.floor)
-        self.adam.move(self.logits, gradient, due=there, lr=self.lr, weight_decay=self.weight_decay)
+        self.adam.update(self.logits, gradient, due=there, lr=self.lr, weight_decay=self.weight_decay)
         self._calls = 0
 
     @torch.no_grad()

@@ -6,7 +6,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from .._state.seeds import seeds
+from .._state.seeds import replica_seeds
 from ..balancer import Common
 from ..functional import Step, normal, weighted_sum
 from ..functional._masking import masked_softmax
@@ -35,7 +35,7 @@ class RLW(Weighting):
 
     def __init__(self, tasks: int | Sequence[str], *, seed: int | Sequence[int] = 0, **common: Unpack[Common]) -> None:
         super().__init__(tasks, **common)
-        self.register_buffer("seed", seeds(seed, self.batch_shape))
+        self.register_buffer("seed", replica_seeds(seed, self.batch_shape))
         self.register_buffer("counter", torch.zeros(self.batch_shape, dtype=torch.long))
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ... import gradients
 from ...aggregation.base import Aggregation, Options, Seen
-from ...gradients import Row, TaskGradients
+from ...gradients import GradientList, TaskGradients
 
 ITERATIONS, TOLERANCE, FLOOR = 50, 1e-8, 1e-12
 
@@ -31,12 +31,12 @@ class NashAuthors(Aggregation):
         super().__init__(tasks, **options)
         self.register_buffer("alpha", torch.full(self.shape, 1 / len(self.tasks)))
 
-    def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[Tensor, Row]:
+    def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[Tensor, GradientList]:
         gram = self._gram(grads, seen._replace(scale=None)).nan_to_num(0.0, 0.0, 0.0)
         alpha = iterate(gram, self.alpha)
         if seen.learning:
             self.alpha.copy_(alpha)
-        direction = gradients.combine(grads.rows, gradients.chosen(alpha, grads.slots), grads.stacks)
+        direction = gradients.combine(grads.rows, gradients.select_weights(alpha, grads.slots), grads.stacks)
         present = [grad for grad in direction if grad is not None]
         for grad in present:
             grad.nan_to_num_(0.0, 0.0, 0.0)
