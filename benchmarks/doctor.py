@@ -45,17 +45,17 @@ def cost() -> float:
         patient = KNOWN["rescaling ×1"][1](42)
         optimizer = torch.optim.Adam(patient.parameters, lr=3e-3)
         balancer = cp.BPGS(5)
-        doctor = cp.diagnose(balancer)
+        monitor = cp.diagnose(balancer)
         if watched:
-            doctor.__enter__()
+            monitor.__enter__()
 
         def once() -> None:
             loss = balancer(next(patient.batches)())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            if watched and len(doctor._losses) > 1000:
-                doctor._losses.clear()
+            if watched and len(monitor._losses) > 1000:
+                monitor._losses.clear()
 
         return once
 

@@ -14,13 +14,13 @@ def main(steps: int = 500) -> None:
     network = Network()
     balancer = cp.PCGrad(TASKS, weighting=cp.BPGS(TASKS))
     optimizer = torch.optim.AdamW([{"params": network.parameters()}, *balancer.param_groups()], lr=3e-3)
-    with cp.diagnose(balancer, shared=network.encoder.parameters()) as doctor:
+    with cp.diagnose(balancer, shared=network.encoder.parameters()) as monitor:
         for _ in range(steps):
             x, targets = batch()
             optimizer.zero_grad()
             balancer.backward(losses(network(x), targets), shared=network.encoder.parameters())
             optimizer.step()
-    doctor.diagnosis.print()
+    monitor.diagnosis.print()
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ import torch
 import counterpoise as cp
 loss = cp.BPGS(2)([torch.tensor(1.0, requires_grad=True), torch.tensor(300.0, requires_grad=True)])
 loss.backward()
-with cp.diagnose(2) as doctor:
-    doctor([torch.tensor(1.0), torch.tensor(300.0)])
-doctor.diagnosis.print()
+with cp.diagnose(2) as monitor:
+    monitor([torch.tensor(1.0), torch.tensor(300.0)])
+monitor.diagnosis.print()
 print(cp.__file__)
 """
 

@@ -31,7 +31,7 @@ from .aggregation import (
     UPGrad,
 )
 from .balancer import Balancer
-from .diagnostics import Diagnosis, Doctor, diagnose
+from .diagnostics import Diagnosis, Monitor, diagnose
 from .distributed import average_gradients
 from .gradients.retained import retain_compiled_graphs
 from .inputs import Losses
@@ -77,7 +77,6 @@ __all__ = [
     "Balancer",
     "CAGrad",
     "Diagnosis",
-    "Doctor",
     "ExcessMTL",
     "FairGrad",
     "GeometricMean",
@@ -90,6 +89,7 @@ __all__ = [
     "Losses",
     "Method",
     "MoCo",
+    "Monitor",
     "NashMTL",
     "PCGrad",
     "SDMGrad",

@@ -129,12 +129,12 @@ class Balancer(Float32State, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this very object: a compiled call, and the doctor who watches it."""
-        from .diagnostics import Doctor
+        from .diagnostics import Monitor
 
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
         for hooks in ("_forward_hooks", "_forward_pre_hooks"):
             watching = {
-                key for key, hook in state[hooks].items() if isinstance(getattr(hook, "__self__", None), Doctor)
+                key for key, hook in state[hooks].items() if isinstance(getattr(hook, "__self__", None), Monitor)
             }
             state[hooks] = OrderedDict((key, hook) for key, hook in state[hooks].items() if key not in watching)
         return {name: value for name, value in state.items() if name != "backward"}

@@ -1,4 +1,4 @@
-"""The doctor for losses: right about problems whose ailment is known, right in its numbers, and invisible."""
+"""The monitor for losses: right about problems whose ailment is known, right in its numbers, and invisible."""
 
 import builtins
 import copy
@@ -52,46 +52,46 @@ class Net(nn.Module):
         return dict(zip(TASKS, errors, strict=True))
 
 
-def train(name: str, watched: bool, **options: Any) -> tuple[Net, cp.Doctor, cp.Balancer]:
+def train(name: str, watched: bool, **options: Any) -> tuple[Net, cp.Monitor, cp.Balancer]:
     net, balancer = Net(), cp.make(name, TASKS, **options)
     optimizer = torch.optim.Adam([{"params": net.parameters()}, *balancer.param_groups()], lr=0.01)
-    doctor = cp.diagnose(balancer, shared=net.trunk.parameters(), every=5)
+    monitor = cp.diagnose(balancer, shared=net.trunk.parameters(), every=5)
     if watched:
-        doctor.__enter__()
+        monitor.__enter__()
     for step in range(25):
         optimizer.zero_grad()
         balancer.backward(net.losses(step), shared=net.trunk.parameters())
         optimizer.step()
-    doctor.__exit__(None, None, None)
-    return net, doctor, balancer
+    monitor.__exit__(None, None, None)
+    return net, monitor, balancer
 
 
 @pytest.mark.parametrize("name", ["bpgs", "pcgrad", "cagrad"])
 def test_watching_changes_nothing(name: str) -> None:
     options = [{"weighting": cp.BPGS(TASKS)} if name == "cagrad" else {} for _ in range(2)]
     plain, _, _ = train(name, False, **options[0])
-    seen, doctor, balancer = train(name, True, **options[1])
+    seen, monitor, balancer = train(name, True, **options[1])
     for a, b in zip(plain.parameters(), seen.parameters(), strict=True):
         assert torch.equal(a, b)
-    found = doctor.diagnosis
+    found = monitor.diagnosis
     assert (found.steps, found.looks) == (25, 5)
     assert len(found.reach) == (0 if name == "pcgrad" else 3)
     assert all(0 <= z <= 1 for z in found.reach)
     balancer.backward(seen.losses(0), shared=seen.trunk.parameters())  # after the block nobody looks
-    assert doctor.diagnosis.steps == 25
+    assert monitor.diagnosis.steps == 25
 
 
 def test_the_numbers_are_what_they_say() -> None:
     net = Net()
     history, grams = [], []
-    with cp.diagnose(net.losses(0), shared=net.trunk.parameters(), every=1) as doctor:
+    with cp.diagnose(net.losses(0), shared=net.trunk.parameters(), every=1) as monitor:
         for step in range(4):
-            losses = doctor(net.losses(step))
+            losses = monitor(net.losses(step))
             history.append([loss.item() for loss in losses.values()])
             rows = [torch.autograd.grad(x, [*net.trunk.parameters()], retain_graph=True) for x in losses.values()]
             j = np.stack([np.concatenate([g.numpy().ravel() for g in row]) for row in rows]).astype(np.float64)
             grams.append(j @ j.T)
-    found, values = doctor.diagnosis, np.array(history)
+    found, values = monitor.diagnosis, np.array(history)
     np.testing.assert_allclose(found.decades, np.log10(values.max(1) / values.min(1)), rtol=1e-5)
     np.testing.assert_allclose(found.std, np.log(values).std(1), rtol=1e-5)
     norms = np.array([np.sqrt(np.diag(gram)) for gram in grams])
@@ -104,15 +104,15 @@ def test_the_numbers_are_what_they_say() -> None:
 
 def test_absent_tasks_are_counted_and_left_out() -> None:
     net = Net()
-    with cp.diagnose(TASKS, shared=net.trunk.parameters(), every=1) as doctor:
+    with cp.diagnose(TASKS, shared=net.trunk.parameters(), every=1) as monitor:
         for step in range(4):
             losses: dict[str, Tensor | None] = {**net.losses(step)}
             if step:
                 losses["b"] = None
             if step == 3:
                 losses["a"] = torch.tensor(torch.nan)
-            doctor(losses)
-    found = doctor.diagnosis
+            monitor(losses)
+    found = monitor.diagnosis
     assert found.absent == (0.25, 0.75, 0.0)
     assert "b was absent in 75% of the steps." in found.advice
     assert all(math.isfinite(x) for x in (*found.losses, *found.decades[:3], *found.norms))
@@ -121,11 +121,11 @@ def test_absent_tasks_are_counted_and_left_out() -> None:
 
 def test_tasks_that_take_turns_are_compared() -> None:
     net = Net()
-    with cp.diagnose(TASKS, shared=net.trunk.parameters()) as doctor:
+    with cp.diagnose(TASKS, shared=net.trunk.parameters()) as monitor:
         for step in range(30):
             task = TASKS[step % 3]
-            doctor({task: net.losses(step)[task].detach() * 0 + 1000.0 ** (step % 3)})
-    found = doctor.diagnosis
+            monitor({task: net.losses(step)[task].detach() * 0 + 1000.0 ** (step % 3)})
+    found = monitor.diagnosis
     assert found.spread == pytest.approx(6.0)
     assert found.verdict == "scale"
     assert any("Conflict could not be seen" in line for line in found.advice)
@@ -134,32 +134,32 @@ def test_tasks_that_take_turns_are_compared() -> None:
 @pytest.mark.parametrize("odd", [0, 1])
 def test_a_rhythm_in_the_data_is_not_missed(odd: int) -> None:
     w = torch.ones(2, requires_grad=True)
-    with cp.diagnose(2, shared=[w]) as doctor:
+    with cp.diagnose(2, shared=[w]) as monitor:
         for step in range(600):
             sign = -1 if step % 2 == odd else 1
-            doctor([w.sum() + 3, sign * w.sum() + 3])
-    assert doctor.diagnosis.conflict == pytest.approx(0.5, abs=0.15)
+            monitor([w.sum() + 3, sign * w.sum() + 3])
+    assert monitor.diagnosis.conflict == pytest.approx(0.5, abs=0.15)
 
 
 def test_a_loss_below_zero_is_named() -> None:
-    with cp.diagnose(["a", "b"]) as doctor:
-        doctor(torch.tensor([1.0, -500.0]))
-    assert any(line.startswith("b was 0 or below in 100%") for line in doctor.diagnosis.advice)
+    with cp.diagnose(["a", "b"]) as monitor:
+        monitor(torch.tensor([1.0, -500.0]))
+    assert any(line.startswith("b was 0 or below in 100%") for line in monitor.diagnosis.advice)
 
 
 def test_reentrant_checkpoints_are_left_alone() -> None:
     trunk, heads = nn.Linear(4, 8), nn.Linear(8, 2)
     stem = nn.Linear(4, 4)
     shared = [*stem.parameters(), *trunk.parameters()]
-    with cp.diagnose(cp.PCGrad(2), shared=shared) as doctor:
-        assert doctor.balancer is not None
+    with cp.diagnose(cp.PCGrad(2), shared=shared) as monitor:
+        assert monitor.balancer is not None
         z = checkpoint(trunk, stem(torch.randn(8, 4)), use_reentrant=True)
-        doctor.balancer.backward(list(heads(z).square().mean(0)), shared=shared)
+        monitor.balancer.backward(list(heads(z).square().mean(0)), shared=shared)
     assert all(p.grad is not None for p in shared)
 
 
 @pytest.mark.parametrize("balancer", [cp.BPGS(2), cp.PCGrad(2)])
-def test_copies_are_not_watched_and_doctors_may_be_two(balancer: cp.Balancer) -> None:
+def test_copies_are_not_monitored_and_monitors_nest(balancer: cp.Balancer) -> None:
     w = torch.ones(2, requires_grad=True)
     with cp.diagnose(balancer) as first:
         with cp.diagnose(balancer) as second:
@@ -175,9 +175,9 @@ def test_a_chart_at_its_edge_is_named() -> None:
     balancer = cp.BPGS(TASKS, calibrate=False)
     with torch.no_grad():
         balancer.theta.copy_(torch.tensor([9.0, 0.0, 0.0]))
-    with cp.diagnose(balancer) as doctor:
+    with cp.diagnose(balancer) as monitor:
         balancer([torch.tensor(1.0, requires_grad=True), torch.tensor(2.0), torch.tensor(3.0)])
-    assert any(line.startswith("The chart saturates at a") for line in doctor.diagnosis.advice)
+    assert any(line.startswith("The chart saturates at a") for line in monitor.diagnosis.advice)
 
 
 @pytest.mark.parametrize("tasks", [2, 3, 26, 200])
@@ -185,9 +185,9 @@ def test_a_lone_outlier_is_no_saturation(tasks: int) -> None:
     """By arithmetic it stands at |z| = √(T − 1), near the edge for many tasks; but θ moves it as with few."""
     losses = torch.ones(tasks).index_fill(0, torch.tensor(0), 1e4)
     balancer = cp.BPGS(tasks)
-    with cp.diagnose(balancer) as doctor:
+    with cp.diagnose(balancer) as monitor:
         balancer(losses)
-    found, chart = doctor.diagnosis, balancer.chart
+    found, chart = monitor.diagnosis, balancer.geometry
     assert chart is not None
     assert found.reach[0] == pytest.approx(math.sqrt(tasks - 1) / (math.sqrt(tasks - 1) + 0.1))
     assert 0.09 < float(chart.width * chart.slope[0] / chart.std) < 0.11
@@ -196,16 +196,16 @@ def test_a_lone_outlier_is_no_saturation(tasks: int) -> None:
         z = (math.sqrt(tasks - 1) + 0.1 * beyond) / (math.sqrt(tasks - 1) + 0.1)
         with torch.no_grad():
             balancer.theta[0] = math.log((1 + z) / (1 - z))
-        with cp.diagnose(balancer) as doctor:
+        with cp.diagnose(balancer) as monitor:
             balancer(losses)
-        assert any("saturates at task_0" in line for line in doctor.diagnosis.advice) is told
+        assert any("saturates at task_0" in line for line in monitor.diagnosis.advice) is told
 
 
 def test_a_task_without_samples_is_absent() -> None:
     net, balancer = Net(), cp.BPGS(TASKS)
-    with cp.diagnose(balancer, shared=net.trunk.parameters(), every=1) as doctor:
+    with cp.diagnose(balancer, shared=net.trunk.parameters(), every=1) as monitor:
         balancer(net.losses(0), counts=torch.tensor([10, 0, 10]))
-    found = doctor.diagnosis
+    found = monitor.diagnosis
     assert found.absent == (0.0, 1.0, 0.0)
     assert math.isnan(found.losses[1])
     assert math.isnan(found.norms[1])
@@ -277,9 +277,9 @@ def test_scale_free_are_those_that_a_factor_cost_nothing() -> None:
 
 def test_a_compiled_step_is_not_looked_into() -> None:
     net, balancer = torch.nn.Linear(6, 3), cp.BPGS(3)
-    with cp.diagnose(balancer) as doctor:
+    with cp.diagnose(balancer) as monitor:
         step = torch.compile(lambda x: balancer((net(x) - 1).square().mean(0)), backend="eager", fullgraph=True)
         for _ in range(12):
             step(torch.randn(16, 6)).backward()
     with pytest.raises(RuntimeError, match="cannot look into a compiled step"):
-        _ = doctor.diagnosis
+        _ = monitor.diagnosis

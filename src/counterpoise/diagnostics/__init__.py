@@ -1,6 +1,6 @@
-"""A doctor for losses: watch a loop for a few hundred steps, then say what ails it and what helps."""
+"""A monitor for losses: watch a loop for a few hundred steps, then say what ails it and what helps."""
 
 from .diagnosis import Diagnosis
-from .monitor import Doctor, diagnose
+from .monitor import Monitor, diagnose
 
-__all__ = ["Diagnosis", "Doctor", "diagnose"]
+__all__ = ["Diagnosis", "Monitor", "diagnose"]

@@ -10,7 +10,7 @@ from typing import Literal
 
 Verdict = Literal["scale", "conflict", "both", "neither"]
 
-# Calibrated on problems whose truth is known: benchmarks/doctor.py.
+# Calibrated on problems whose truth is known: benchmarks/monitor.py.
 SCALE_DECADES = 2.0  # losses further apart than this need weights; problems as they come stay below 1.5
 CONFLICT_COSINE = (
     -0.1

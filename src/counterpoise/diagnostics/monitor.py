@@ -24,26 +24,26 @@ def diagnose(
     *,
     shared: Iterable[Tensor] | None = None,
     every: int = 10,
-) -> "Doctor":
+) -> "Monitor":
     """Watches a loop and says what ails it.
 
     Args:
         what: a balancer, whose calls are then watched; or the tasks (a number, names, or losses by name), and you pass
-            the losses of each step to the doctor yourself: `doctor(losses)`.
+            the losses of each step to the monitor yourself: `monitor(losses)`.
         shared: the parameters that all tasks share. Then conflict is looked at, too: one backward pass for each task.
         every: how many steps lie between two looks at gradients, on average: a fixed rhythm could be that of the data.
 
     Example:
-        >>> with diagnose(["seg", "depth"]) as doctor:
+        >>> with diagnose(["seg", "depth"]) as monitor:
         ...     for _ in range(3):
-        ...         losses = doctor({"seg": torch.tensor(300.0), "depth": torch.tensor(0.1)})
-        >>> doctor.diagnosis.verdict
+        ...         losses = monitor({"seg": torch.tensor(300.0), "depth": torch.tensor(0.1)})
+        >>> monitor.diagnosis.verdict
         'scale'
     """
-    return Doctor(what, shared=shared, every=every)
+    return Monitor(what, shared=shared, every=every)
 
 
-class Doctor:
+class Monitor:
     """Collects what it is shown; `diagnosis` reads it. Nothing waits for the device until then."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Doctor:
             raise ValueError(f"every is {every}, expected a number of steps, 1 or more")
         self.balancer = what if isinstance(what, Balancer) else None
         if self.balancer is not None and self.balancer.batch_shape:
-            raise ValueError(f"the doctor looks at one model, not at replicas of shape {self.balancer.batch_shape}")
+            raise ValueError(f"the monitor looks at one model, not at replicas of shape {self.balancer.batch_shape}")
         self.tasks = what.tasks if isinstance(what, Balancer) else task_names(_names(what))
         self.every = every
         self._shared = None if shared is None else gradients.shared_parameters(shared)
@@ -97,8 +97,8 @@ class Doctor:
     def diagnosis(self) -> Diagnosis:
         if not self._losses:
             raise RuntimeError(
-                "the doctor has seen no losses: train inside the with block, or call doctor(losses). It cannot look "
-                "into a compiled step: return the losses from it, and call doctor(losses)"
+                "the monitor has seen no losses: train inside the with block, or call monitor(losses). It cannot look "
+                "into a compiled step: return the losses from it, and call monitor(losses)"
             )
         losses = torch.stack(self._losses).cpu().double()
         present = torch.isfinite(losses)
@@ -161,7 +161,7 @@ class Doctor:
 
     def _around_backward(self, balancer: Balancer) -> Callable[[], None]:
         """A gradient-space balancer has no forward pass to hook into: its `backward` is wrapped for a while."""
-        plain, around = balancer.backward, balancer.__dict__.get("backward")  # of a doctor who came earlier
+        plain, around = balancer.backward, balancer.__dict__.get("backward")  # of a monitor who came earlier
 
         def watched(losses: Losses, **needs: Any) -> Tensor:
             if balancer.learning:

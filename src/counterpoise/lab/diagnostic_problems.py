@@ -63,13 +63,13 @@ def examine(patient: Patient, steps: int = 100) -> cp.Diagnosis:
     """Trains with plain sums under the doctor's eyes."""
     optimizer = torch.optim.Adam(patient.parameters, lr=3e-3)
     tasks = len(next(patient.batches)())
-    with cp.diagnose(tasks, shared=patient.shared) as doctor:
+    with cp.diagnose(tasks, shared=patient.shared) as monitor:
         for _, batch in zip(range(steps), patient.batches, strict=False):
-            losses = doctor(batch())
+            losses = monitor(batch())
             optimizer.zero_grad()
             losses.sum().backward()
             optimizer.step()
-    return doctor.diagnosis
+    return monitor.diagnosis
 
 
 KNOWN: dict[str, tuple[str, Callable[[int], Patient]]] = {
