@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ..engine import Recipe, Run, Schedule, Spec, recipe, spec
-from ..engine.config import frozen
+from ..engine.config import freeze_options
 from .claims import Claim
 
 AUTHORS = Schedule(epochs=20, batch_size=64, optimizer="adam", lr=3e-3, weight_decay=1e-4, clip=5.0, shared="all")
@@ -127,7 +127,7 @@ class Study:
             yield Spec(name, condition.options)
             return
         for target in range(condition.targets):
-            yield Spec(name, frozen(**dict(condition.options), target=target))
+            yield Spec(name, freeze_options(**dict(condition.options), target=target))
 
     def smaller(self) -> Study:
         """The quick form of a study."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..data.dense import DENSE
 from ..engine import Recipe, Schedule, recipe, spec
-from ..engine.config import frozen
+from ..engine.config import freeze_options
 from .base import Condition, Paper, Study
 from .claims import Claim, all_of, score
 
@@ -27,7 +27,7 @@ PROTOCOL = Schedule(
     monitor="miou",
 )
 SHORT = replace(PROTOCOL, epochs=60, monitor="-total_loss")  # the ablation and the sensitivity studies
-HALF = frozen(subset="half")  # the fixed 398 images of these
+HALF = freeze_options(subset="half")  # the fixed 398 images of these
 
 METRICS = ("miou", "abs_rel", "rmse", "angle", "within_11", "total_loss")
 
@@ -75,13 +75,13 @@ def row_claims(numbers: Paper, condition: str, where: str, methods: Mapping[str,
         near = [score(method, condition, m).near(mean, 2 * sd) for m, (mean, sd) in cells.items() if sd > 0]
         if near:
             text = ", ".join(f"{mean:.3f} ± {sd:.3f}" for mean, sd in cells.values() if sd > 0)
-            claims.append(Claim(f"{method}: {text}", f"{where}, within two of its ±", all_of(near)))
+            claims.append(Claim(f"{method}: {text}", f"{where}, within two standard deviations", all_of(near)))
     return tuple(claims)
 
 
 def only(key: str, *methods: str, part: str = "", asked: bool = False, **options: Any) -> Condition:
     """A table of some methods alone."""
-    return Condition(key, frozen(**options), part=part, only=methods, asked=asked)
+    return Condition(key, freeze_options(**options), part=part, only=methods, asked=asked)
 
 
 SMALL = {"train": 32, "held_out": 8, "height": 48, "width": 64}
@@ -94,7 +94,7 @@ def on_scenes(study: Study, *, small: bool = False) -> Study:
         raise ValueError(f"{study.name} is not about images: scenes are for the studies of NYUv2")
     if not small:
         return replace(study, problem="scenes").unjudged("on ray-cast scenes")
-    conditions = tuple(replace(c, options=frozen(**dict(c.options), **SMALL)) for c in study.conditions)
+    conditions = tuple(replace(c, options=freeze_options(**dict(c.options), **SMALL)) for c in study.conditions)
     schedule = replace(study.schedule, epochs=2, warmup_steps=4)
     model = spec("segnet", width=8)
     changed = replace(study, problem="scenes", conditions=conditions, schedule=schedule, model=model)

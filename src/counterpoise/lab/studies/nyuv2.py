@@ -69,11 +69,11 @@ def of_five(nash: str) -> tuple[Claim, ...]:
         Claim(f"Static has the best mIoU{too}", "§5.2", ahead("Static", rest["Static"], MAIN, "miou")),
         Claim(f"BPGS has the second-best mIoU{too}", "Table 2",
               ahead("BPGS", ["Kendall", "UWSO", nash], MAIN, "miou")),
-        Claim(f"UWSO is strongest on both normal metrics{too}", "§5.2",
+        Claim(f"UWSO is best on both surface-normal metrics{too}", "§5.2",
               below("UWSO", rest["UWSO"], MAIN, "angle") & ahead("UWSO", rest["UWSO"], MAIN, "within_11")),
-        Claim(f"{nash} has the weakest mIoU but more normals within 11.25° than Static", "§5.2",
+        Claim(f"{nash} has the lowest mIoU but more normals within 11.25° than Static", "§5.2",
               below(nash, rest[nash], MAIN, "miou") & ahead(nash, ["Static"], MAIN, "within_11")),
-        Claim(f"{nash} has the largest deviation of mIoU over seeds", "§5.2",
+        Claim(f"{nash} has the largest standard deviation of mIoU over seeds", "§5.2",
               all_of(deviation(nash, "main", "miou") - deviation(other, "main", "miou") > 0 for other in rest[nash])),
         Claim(f"No method is best in every metric{too}", "§5.2",  # the best in one is not in another
               ahead("Static", rest["Static"], MAIN, "miou") & below("UWSO", ["Static"], MAIN, "angle")),
@@ -85,7 +85,7 @@ CLAIMS = (
     *(claim for nash in NASHES for claim in of_five(nash)),
     Claim("BPGS ends with |z|/τ at most 0.84", "§3.4, Table 13, mean over seeds",
           score("BPGS", "main", "reach") < 0.845),
-    Claim("BPGS comes as near to the edge as 0.9327, at the start", "§3.4, Table 13, mean over seeds",
+    Claim("BPGS reaches a maximum |z|/τ of 0.9327, at the start of training", "§3.4, Table 13, mean over seeds",
           score("BPGS", "main", "peak").near(0.9327, 0.01)
           & (score("BPGS", "main", "peak") - score("BPGS", "main", "reach") > 0)),
 )  # fmt: skip
@@ -93,7 +93,7 @@ CLAIMS = (
 STUDY = Study(
     name="nyuv2",
     title="NYUv2",
-    question="Does the bounded chart hold its own on three unlike dense tasks?",
+    question="How does BPGS compare with other methods on three different dense prediction tasks?",
     problem="nyuv2",
     conditions=(
         only("main", *THEIRS, "Nash-MTL (authors)"),

@@ -20,16 +20,16 @@ THETA = tuple(score("BPGS", key, "theta_max") for key in KEYS)
 CLAIMS = (
     Claim("Every coefficient of variation over batch sizes is below 3.5 %", "§5.4, Table 10",
           all_of(variation(*(score("BPGS", key, m) for key in KEYS)) < 0.035 for m in METRICS)),
-    Claim("Those of all metrics but mIoU are below 1.2 %", "§5.4, Table 10",
+    Claim("Every coefficient of variation except that of mIoU is below 1.2 %", "§5.4, Table 10",
           all_of(variation(*(score("BPGS", key, m) for key in KEYS)) < 0.012 for m in METRICS[:-1])),
-    Claim("The final θ_max lies between 2.40 and 2.59", "§5.4, within 0.1",
+    Claim("The final θ_max is between 2.40 and 2.59", "§5.4, within 0.1",
           all_of((theta > 2.296) & (theta < 2.689) for theta in THETA)),
 )  # fmt: skip
 
 STUDY = Study(
     name="nyuv2-batch-size",
     title="NYUv2, batch size",
-    question="How much does BPGS depend on the size of the batch that its chart is anchored on?",
+    question="How much does BPGS depend on the batch size that its chart is computed from?",
     problem="nyuv2",
     conditions=tuple(
         Condition(key, HALF, schedule=(("batch_size", size),)) for key, size in zip(KEYS, SIZES, strict=True)

@@ -1,6 +1,6 @@
 """NYUv2, first batch (appendix): BPGS is calibrated on one batch, so other first batches."""
 
-from ..engine.config import frozen
+from ..engine.config import freeze_options
 from .base import Condition, Study
 from .claims import Claim, all_of, score, spread, variation
 from .dense import BPGS, MODEL, SHORT, bpgs_alone
@@ -21,16 +21,16 @@ THETA = tuple(score("BPGS", key, "theta_max") for key in KEYS)
 CLAIMS = (
     Claim("Every coefficient of variation over first batches is below 2 %", "§5.4, Table 11",
           all_of(variation(*(score("BPGS", key, m) for key in KEYS)) < 0.02 for m in METRICS)),
-    Claim("The final θ_max differ by at most 0.3 %", "§5.4, Table 11", spread(*THETA) / THETA[0] < 0.0035),
+    Claim("The final θ_max values differ by at most 0.3 %", "§5.4, Table 11", spread(*THETA) / THETA[0] < 0.0035),
 )  # fmt: skip
 
 STUDY = Study(
     name="nyuv2-first-batch",
     title="NYUv2, first batch",
-    question="How much hangs on the batch that BPGS happens to be calibrated on?",
+    question="How much does BPGS depend on the batch that it is calibrated on?",
     problem="nyuv2",
     conditions=tuple(
-        Condition(key, frozen(subset="half", loader_seed=seed)) for key, seed in zip(KEYS, LOADERS, strict=True)
+        Condition(key, freeze_options(subset="half", loader_seed=seed)) for key, seed in zip(KEYS, LOADERS, strict=True)
     ),
     methods={"BPGS": BPGS},
     seeds=(42,),

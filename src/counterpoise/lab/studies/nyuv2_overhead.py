@@ -16,7 +16,7 @@ ADDED = score("BPGS", "half", "parameters") - score("Kendall", "half", "paramete
 CLAIMS = (
     Claim("BPGS takes less than 1 % more time than Kendall", "Abstract, §5.6", TIME < 1.01),
     Claim("BPGS takes less than 1 % more memory than Kendall", "§5.6, Table 12", MEMORY < 1.01),
-    Claim("BPGS has three parameters more than Kendall", "Table 12", ADDED.near(3, 0.5)),
+    Claim("BPGS has three more parameters than Kendall", "Table 12", ADDED.near(3, 0.5)),
     Claim("Both add three parameters to the network", "§5.6", (
         score("BPGS", "half", "parameters") - score("Static", "half", "parameters")).near(3, 0.5)),
 )  # fmt: skip
@@ -24,7 +24,7 @@ CLAIMS = (
 STUDY = Study(
     name="nyuv2-overhead",
     title="NYUv2, overhead",
-    question="What does a step cost more under BPGS than under Kendall?",
+    question="How much more does training cost with BPGS than with Kendall?",
     problem="nyuv2",
     conditions=(only("half", subset="half", measured=True),),
     methods={"Static": STATIC, "Kendall": KENDALL, "BPGS": BPGS},

@@ -18,7 +18,7 @@ ON, OFF, HERE = "Split on", "Split off", ["half"]
 CLAIMS = (
     *(
         Claim(
-            f"{method}: θ_max goes from {first:.3f} to {last:.3f}",
+            f"{method}: θ_max changes from {first:.3f} to {last:.3f}",
             "Table 9, within 10 %",
             all_of(
                 score(method, "half", metric).near(value, 0.1 * value)
@@ -27,19 +27,21 @@ CLAIMS = (
         )
         for method, first, last in ((ON, 3.082, 2.438), (OFF, 3.109, 3.993))
     ),
-    Claim("Coupled, θ_max grows", "§5.3", score(OFF, "half", "theta_max") - score(OFF, "half", "theta_max_first") > 0),
-    Claim("Split, θ_max decays", "§5.3", score(ON, "half", "theta_max") - score(ON, "half", "theta_max_first") < 0),
-    Claim("Coupled, θ_max deviates more over seeds", "§5.3",
+    Claim("With coupled objectives, θ_max grows", "§5.3",
+          score(OFF, "half", "theta_max") - score(OFF, "half", "theta_max_first") > 0),
+    Claim("With split objectives, θ_max decreases", "§5.3",
+          score(ON, "half", "theta_max") - score(ON, "half", "theta_max_first") < 0),
+    Claim("With coupled objectives, θ_max varies more over seeds", "§5.3",
           deviation(OFF, "half", "theta_max") - deviation(ON, "half", "theta_max") > 0),
-    Claim("Coupling lowers mIoU", "§5.3", ahead(ON, [OFF], HERE, "miou")),
-    Claim("Split has the lower RMSE and total loss", "Table 9",
+    Claim("Coupling the objectives lowers mIoU", "§5.3", ahead(ON, [OFF], HERE, "miou")),
+    Claim("Split objectives give a lower RMSE and total loss", "Table 9",
           below(ON, [OFF], HERE, "rmse") & below(ON, [OFF], HERE, "total_loss")),
 )  # fmt: skip
 
 STUDY = Study(
     name="nyuv2-stop-gradient",
     title="NYUv2, stop-gradient",
-    question="What do the two objectives of BPGS do to each other when they are not kept apart?",
+    question="What happens when no stop-gradient separates the two objectives of BPGS?",
     problem="nyuv2",
     # The paper's θ moves faster than half of the images can move it (docs/nyuv2.md): so also with all of them.
     conditions=(only("half", subset="half"), only("full", part="all images", asked=True)),

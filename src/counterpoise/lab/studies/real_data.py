@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..engine import Recipe, Schedule, recipe, spec
-from ..engine.config import frozen
+from ..engine.config import freeze_options
 from .base import Condition, Paper, Saturation
 from .claims import Claim, all_of, score
 
@@ -40,7 +40,7 @@ RESIDUAL, PLAIN = spec("trunk", trunk="residual"), spec("trunk", trunk="plain")
 
 def condition(key: str, part: str, **options: Any) -> Condition:
     """A table of a study; all but "authors" are run only where they are named."""
-    data = frozen(split="published", **options)
+    data = freeze_options(split="published", **options)
     return Condition(key, data, part=part, asked=key != "authors", model=PLAIN if "plain" in key else RESIDUAL)
 
 
@@ -61,7 +61,7 @@ def row_claims(numbers: Paper) -> tuple[Claim, ...]:
         cells = {metric: numbers[metric][method]["authors"] for metric in numbers}
         text = ", ".join(f"{mean:.3f} ± {sd:.3f}" for mean, sd in cells.values())
         parts = (score(method, "authors", metric).near(mean, 2 * sd) for metric, (mean, sd) in cells.items())
-        claims.append(Claim(f"{method}: {text}", "Table 4, within two of its ±", all_of(parts)))
+        claims.append(Claim(f"{method}: {text}", "Table 4, within two standard deviations", all_of(parts)))
     return tuple(claims)
 
 
@@ -71,6 +71,6 @@ def chart_claims(said: Saturation) -> tuple[Claim, ...]:
     where = "Table 13, mean over seeds"
     return (
         Claim(f"BPGS ends with |z|/τ at most {said.cap:.2f}", f"§3.4, {where}", reach < said.cap + 0.005),
-        Claim(f"BPGS never comes nearer to the edge than {said.largest:.4f}", where, peak < said.largest + 5e-5),
-        Claim("BPGS is nearer to the edge of the chart on the way than at the end", where, peak - reach > 0),
+        Claim(f"BPGS never exceeds |z|/τ = {said.largest:.4f}", where, peak < said.largest + 5e-5),
+        Claim("BPGS reaches its largest |z|/τ before the end of training", where, peak - reach > 0),
     )

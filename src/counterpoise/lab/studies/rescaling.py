@@ -19,7 +19,7 @@ CLAIMS = (
     Claim("UWSO scores 0.622, 0.674, 0.688, 0.681", "Table 1", row("UWSO", PAPER["UWSO"])),
     Claim("BPGS scores 0.777, 0.784, 0.781, 0.778", "§5.1, Table 1", row("BPGS", PAPER["BPGS"])),
     Claim(
-        "BPGS shifts by less than 0.01 from ×1 to ×1000",
+        "BPGS changes by less than 0.01 from ×1 to ×1000",
         "Conclusion",
         spread(*(score("BPGS", c) for c in COLUMNS)) < 0.01,
     ),
@@ -30,24 +30,24 @@ CLAIMS = (
         all_of(drop("Kendall", a, b) > 0 for a, b in pairwise(COLUMNS)),
     ),
     Claim(
-        "UWSO improves, from a lower score at ×1",
+        "UWSO improves from a lower score at ×1",
         "§5.1",
         (drop("UWSO", "×1", "×1000") < 0) & ahead("BPGS", ["UWSO"], ["×1"]),
     ),
     Claim("BPGS is best at ×10, ×100 and ×1000", "Table 1", ahead("BPGS", ["Kendall", "UWSO"], COLUMNS[1:])),
     Claim(
-        "Kendall falls by 18.4 %, UWSO by −9.5 %",
+        "Kendall drops by 18.4 %, UWSO by −9.5 %",
         "Table 6",
         relative_drop("Kendall", "×1", "×1000").near(0.184, 0.006)
         & relative_drop("UWSO", "×1", "×1000").near(-0.095, 0.006),
     ),
-    Claim("BPGS falls by 0.0 %", "Table 6", relative_drop("BPGS", "×1", "×1000").near(0.0, 0.006)),
+    Claim("BPGS drops by 0.0 %", "Table 6", relative_drop("BPGS", "×1", "×1000").near(0.0, 0.006)),
 )
 
 STUDY = Study(
     name="rescaling",
     title="Pure loss rescaling",
-    question="What happens when one task's loss is merely expressed in other units?",
+    question="What happens when the loss of one task is multiplied by a constant?",
     problem="rescaling",
     conditions=scales(pattern="single") + pattern("graded") + pattern("uniform"),
     methods={"Kendall": KENDALL, "UWSO": UWSO, "BPGS": BPGS, RAW: BPGS_RAW},

@@ -35,7 +35,7 @@ def near_the_best(method: str, metric: str, share: float) -> Statement:
 STUDY = Study(
     name="rf1",
     title="RF1",
-    question="Eight regressions of one kind: does the choice of a method matter, and does it with raw targets?",
+    question="Does the method matter for eight regression tasks of one kind, with standardised and with raw targets?",
     problem="rf1",
     conditions=(
         condition("authors", "the authors' trunk, targets standardised online", targets="online"),

@@ -45,7 +45,7 @@ CLAIMS = (
         ).near(1.1, 0.1),
     ),
     Claim(
-        "BPGS has the best worst task at ×100 and ×1000",
+        "BPGS has the highest worst-task score at ×100 and ×1000",
         "Appendix, scale-stress curves",
         ahead("BPGS", ["Kendall", "UWSO"], ["×100", "×1000"], "worst"),
     ),
@@ -54,7 +54,7 @@ CLAIMS = (
 STUDY = Study(
     name="scale-stress",
     title="Scale stress",
-    question="Which method keeps its score when task scales become ever more unequal?",
+    question="Which method keeps its score as the task scales become more unequal?",
     problem="scale-stress",
     conditions=scales(),
     methods={"Kendall": KENDALL, "UWSO": UWSO, "BPGS": BPGS, RAW: BPGS_RAW},

@@ -24,7 +24,7 @@ SATURATION = Saturation(14, 0.7017, 0.69, "authors")
 STUDY = Study(
     name="yeast",
     title="Yeast",
-    question="Fourteen binary tasks of one kind and like scales: does the choice of a method matter at all?",
+    question="Does the method matter for fourteen binary tasks with similar loss scales?",
     problem="yeast",
     conditions=(condition("authors", "the authors' trunk"), condition("plain", "plain trunk")),
     methods=METHODS,
@@ -42,7 +42,7 @@ STUDY = Study(
         Claim("BPGS is best on micro-F1", "Abstract, §5.5", ahead("BPGS", OTHERS, ["authors"], "micro_f1")),
         Claim("BPGS is best on Hamming accuracy", "§5.5", ahead("BPGS", OTHERS, ["authors"], "hamming")),
         Claim(
-            "UWSO is substantially weaker than all others",
+            "UWSO scores substantially lower than all other methods",
             "Appendix, Yeast training curves",
             ahead("Static", ["UWSO"], ["authors"], "macro_f1")
             & ahead("GradNormProxy", ["UWSO"], ["authors"], "macro_f1")
