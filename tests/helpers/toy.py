@@ -19,7 +19,7 @@ def problem() -> tuple[nn.Module, Tensor, Tensor]:
     return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2)), x, y
 
 
-def needs(method: cp.Method, losses: Tensor, again: Callable[[], Tensor] | None = None) -> dict[str, Any]:
+def extra_arguments(method: cp.Method, losses: Tensor, again: Callable[[], Tensor] | None = None) -> dict[str, Any]:
     """What a method needs beyond losses and shared parameters; `again` computes the losses of the batch anew."""
     found: dict[str, Any] = {"kpis": 1 / (1 + losses.detach())} if "kpis" in method.needs else {}
     return found | {need: again for need in ("validation", "training") if need in method.needs}
@@ -45,7 +45,7 @@ def train(name: str, steps: int = STEPS, **options: Any) -> tuple[Tensor, Tensor
     for step in range(steps):
         now = losses()
         optimizer.zero_grad()
-        balancer.backward(now, shared=shared(model, method), **needs(method, now, losses))
+        balancer.backward(now, shared=shared(model, method), **extra_arguments(method, now, losses))
         optimizer.step()
         with torch.no_grad():
             balancer.step_end(losses())

@@ -9,7 +9,7 @@ import pytest
 
 from counterpoise.lab.data import CATALOGUE, arff
 from counterpoise.lab.data.tabular import Catalogued, content_digest
-from counterpoise.lab.engine.tabular import Columns
+from counterpoise.lab.engine.tabular import TabularWorkload
 from counterpoise.lab.engine.workload import WORKLOADS
 
 ROWS, NUMERIC, TARGETS = (40, 20), 3, 3
@@ -57,5 +57,5 @@ def install(folder: Path, patch: pytest.MonkeyPatch, kind: str = "squared", **ch
     patch.setenv("COUNTERPOISE_DATA", str(folder))
     patch.setenv("COUNTERPOISE_CACHE", str(folder / "cache"))
     patch.setitem(CATALOGUE, "toy", entry(content, kind, **changes))
-    patch.setitem(WORKLOADS, "toy", Columns)
+    patch.setitem(WORKLOADS, "toy", TabularWorkload)
     return path

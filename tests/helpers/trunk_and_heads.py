@@ -42,7 +42,7 @@ def flat(net: Net) -> Tensor:
     return torch.cat([p.grad.flatten() for p in net.trunk.parameters() if p.grad is not None])
 
 
-def same(a: dict[str, Tensor | None], b: dict[str, Tensor | None]) -> None:
+def assert_same_gradients(a: dict[str, Tensor | None], b: dict[str, Tensor | None]) -> None:
     for name, grad in a.items():
         other = b[name]
         if grad is None or other is None:

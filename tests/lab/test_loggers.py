@@ -1,4 +1,4 @@
-"""Boards: what the histories hold arrives once, for stacked, resumed and repeated runs; what is missing is named."""
+"""RunLoggers: what the histories hold arrives once, for stacked, resumed and repeated runs; what is missing is named."""
 
 import importlib.util
 import sys
@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from counterpoise.lab.cli.app import app
 from counterpoise.lab.engine import Store, execute, plan
-from counterpoise.lab.loggers import TAG, Boards, MLflow, TensorBoard, points
+from counterpoise.lab.loggers import TAG, MLflow, RunLoggers, TensorBoard, points
 from counterpoise.lab.studies import STUDIES, Cell
 
 EPOCHS = 3
@@ -58,7 +58,7 @@ def test_tensorboard_has_each_point_once(tmp_path: Path) -> None:
     reproduce(runs, "--seeds", "42-43", "--tensorboard", str(board))
     first = events(board)
     train(runs, (44,))
-    Boards([TensorBoard(board)], cells((42, 43, 44)), store).finished()
+    RunLoggers([TensorBoard(board)], cells((42, 43, 44)), store).finished()
     second = events(board)
     assert len(first) == 4
     assert len(second) == 6
@@ -87,7 +87,7 @@ def test_a_run_that_came_out_otherwise_replaces_the_old_one(tmp_path: Path) -> N
     for loss in (1.0, 2.0):
         history = [{"epoch": 1, "loss": [loss, None], "chart": {}}]
         store.finish(cell.run, history, {"weights": {"a": 1.0, "b": 1.0}})
-        Boards([TensorBoard(board)], [cell], store).finished()
+        RunLoggers([TensorBoard(board)], [cell], store).finished()
     assert list(events(board).values()) == [{"loss/a": [(1, 2.0)]}]
 
 
@@ -97,7 +97,7 @@ def test_a_board_that_fails_does_not_stop_the_runs(tmp_path: Path) -> None:
             raise OSError("no space left")
 
     train(tmp_path, (42,))
-    boards = Boards([Broken()], cells((42,)), Store(tmp_path))
+    boards = RunLoggers([Broken()], cells((42,)), Store(tmp_path))
     with pytest.warns(UserWarning, match="Broken: no space left"):
         boards.finished()
     boards.finished()  # in silence
@@ -195,7 +195,7 @@ def test_mlflow_has_each_point_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     store, uri = Store(tmp_path), f"fake:{tmp_path}"
     train(tmp_path, (42,))
     reproduce(tmp_path, "--seeds", "42-43", "--mlflow", uri)
-    Boards([MLflow(uri)], cells(), store).finished()
+    RunLoggers([MLflow(uri)], cells(), store).finished()
     (runs,) = FAKES[uri].values()
     assert set(runs) == {cell.run.key for cell in cells()}
     assert all(run.info.status == "FINISHED" for run in runs.values())
@@ -205,7 +205,7 @@ def test_mlflow_has_each_point_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     killed = cells()[0].run.key
     runs[killed].info.status = "RUNNING"  # as a logger leaves it that was killed half-way
     runs[killed].metrics = runs[killed].metrics[:5]
-    Boards([MLflow(uri)], cells(), store).finished()
+    RunLoggers([MLflow(uri)], cells(), store).finished()
     assert len(runs[killed].metrics) == len(runs[cells()[1].run.key].metrics)
 
 
@@ -218,7 +218,7 @@ def test_the_real_mlflow_has_each_point_once(tmp_path: Path, monkeypatch: pytest
     store, uri = Store(tmp_path / "runs"), (tmp_path / "ml").as_uri()
     train(tmp_path / "runs", (42,))
     for _ in range(2):
-        Boards([MLflow(uri)], cells((42,)), store).finished()
+        RunLoggers([MLflow(uri)], cells((42,)), store).finished()
     client = MlflowClient(tracking_uri=uri)
     found = client.search_runs([e.experiment_id for e in client.search_experiments()])
     assert {run.data.tags[TAG] for run in found} == {cell.run.key for cell in cells((42,))}

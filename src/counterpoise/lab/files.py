@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
+def write_atomic(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Puts a file in its place in one step: a reader, or a crash, sees the old file or the new one.
 
     A durable file has also reached the disk before it takes its place. An OSError names the file: a full disk would

@@ -20,19 +20,19 @@ TAG = "counterpoise.run"
 BATCH = 1000  # metrics that MLflow takes at once
 
 
-class BoardError(RuntimeError):
+class LoggerError(RuntimeError):
     """A board that cannot be used, and why."""
 
 
-class Board(Protocol):
+class RunLogger(Protocol):
     def log(self, cell: Cell, store: Store) -> None:
         """Puts a finished run on the board, unless it is there."""
 
 
-class Boards:
+class RunLoggers:
     """All boards of a command. One that fails is named and left out from there on: training is worth more."""
 
-    def __init__(self, boards: Iterable[Board], cells: Iterable[Cell], store: Store) -> None:
+    def __init__(self, boards: Iterable[RunLogger], cells: Iterable[Cell], store: Store) -> None:
         self.boards, self.store = list(boards), store
         self.cells = {
             cell.run: cell for cell in reversed(list(cells))
@@ -63,12 +63,12 @@ class TensorBoard:
             from tensorboard.compat.proto.summary_pb2 import Summary
             from torch.utils.tensorboard import SummaryWriter
         except ModuleNotFoundError as missing:
-            raise BoardError(f"TensorBoard needs {missing.name}: pip install 'counterpoise[tensorboard]'") from missing
+            raise LoggerError(f"TensorBoard needs {missing.name}: pip install 'counterpoise[tensorboard]'") from missing
         self.writer, self.summary, self.folder = SummaryWriter, Summary, folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise BoardError(f"{folder} cannot hold event files: {error.strerror}") from error
+            raise LoggerError(f"{folder} cannot hold event files: {error.strerror}") from error
 
     def log(self, cell: Cell, store: Store) -> None:
         home = self.folder.joinpath(*(part.replace("/", "-") for part in place(cell)))
@@ -96,14 +96,14 @@ class MLflow:
             from mlflow.entities import Metric, Param
             from mlflow.exceptions import MlflowException
         except ModuleNotFoundError as missing:
-            raise BoardError(f"MLflow needs {missing.name}: pip install 'counterpoise[mlflow]'") from missing
+            raise LoggerError(f"MLflow needs {missing.name}: pip install 'counterpoise[mlflow]'") from missing
         self.metric, self.param = Metric, Param
         self.known: dict[str, dict[str, Any]] = {}
         try:
             self.client = MlflowClient(tracking_uri=uri)
             self.client.search_experiments(max_results=1)
         except MlflowException as error:
-            raise BoardError(f"MLflow cannot use {uri}: {error}") from error
+            raise LoggerError(f"MLflow cannot use {uri}: {error}") from error
 
     def log(self, cell: Cell, store: Store) -> None:
         run, of = cell.run, result_digest(cell.run, store)

@@ -13,7 +13,7 @@ from counterpoise.lab.data.augment import plain
 from counterpoise.lab.data.normals import KINECT, normals
 from counterpoise.lab.data.synthetic_rooms import scenes
 from counterpoise.lab.engine import Recipe, Run, spec
-from counterpoise.lab.engine.cuda_graphs import WARM_UP, Replayed
+from counterpoise.lab.engine.cuda_graphs import WARM_UP, CudaGraphStep
 from counterpoise.lab.engine.dense import DenseTrainer
 from counterpoise.lab.studies.dense import BPGS, KENDALL, NASH, PROTOCOL, STATIC, UWSO
 
@@ -41,7 +41,7 @@ def test_a_replayed_step_is_the_plain_one(method: Recipe, monkeypatch: pytest.Mo
     for one in (replayed, as_it_is):
         while not one.done:
             one.train_epoch()
-    assert isinstance(replayed.step, Replayed)
+    assert isinstance(replayed.step, CudaGraphStep)
     assert replayed.step.graph is not None
     for ours, theirs in zip(replayed.rows, as_it_is.rows, strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.02)
@@ -74,7 +74,7 @@ def test_a_replay_draws_its_dropout_anew(compiled: str, monkeypatch: pytest.Monk
     def step() -> None:
         found.copy_(torch.stack(one.losses(batch)[0]))
 
-    replayed = Replayed(step, lambda: None)
+    replayed = CudaGraphStep(step, lambda: None)
     one.network.train()
     seen = []
     for _ in range(WARM_UP + 8):

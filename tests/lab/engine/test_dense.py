@@ -25,18 +25,18 @@ from counterpoise.lab.data.visualisation import CLASS_COLOURS, COLUMNS, PREDICTE
 from counterpoise.lab.engine import (
     Recipe,
     Run,
+    RunBatch,
     Schedule,
-    Stack,
     Store,
     execute,
-    make_stacks,
+    make_run_batches,
     plan,
     recipe,
     spec,
 )
 from counterpoise.lab.engine.dense import DenseTrainer
 from counterpoise.lab.engine.optim import schedule_factor
-from counterpoise.lab.engine.profiling import MeasuredTrainer
+from counterpoise.lab.engine.profiling import ProfilingTrainer
 from counterpoise.lab.engine.trainers import make_trainer
 from counterpoise.lab.models import SegNet
 from counterpoise.lab.studies import NYUV2_STUDIES, STUDIES
@@ -116,7 +116,7 @@ def test_a_run_is_what_plain_pytorch_makes_of_it(method: Recipe, double: None) -
 
 @pytest.mark.parametrize("method", [BPGS, recipe("famo"), recipe("pcgrad", weighting=BPGS)], ids=lambda r: r.name)
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(method: Recipe, tmp_path: Path) -> None:
-    stack = Stack((run(method, schedule=replace(SCHEDULE, epochs=3)),))
+    stack = RunBatch((run(method, schedule=replace(SCHEDULE, epochs=3)),))
 
     class KilledError(Exception):
         pass
@@ -234,8 +234,8 @@ def test_a_trainer_frees_what_the_one_before_held() -> None:
 
 def test_measured_runs_take_turns_and_are_timed() -> None:
     runs = [run(method, measured=True, schedule=replace(SCHEDULE, epochs=3)) for method in (STATIC, BPGS)]
-    (stack,) = make_stacks(runs)
-    trainer = MeasuredTrainer(stack.runs)
+    (stack,) = make_run_batches(runs)
+    trainer = ProfilingTrainer(stack.runs)
     while not trainer.done:
         trainer.train_epoch()
     for result, history in zip(trainer.results(), trainer.history, strict=True):

@@ -15,32 +15,32 @@ from helpers.paths import ROOT
 
 from counterpoise.lab.engine import (
     Run,
+    RunBatch,
     RunError,
-    Stack,
     Store,
     make_executor,
-    make_stacks,
+    make_run_batches,
     recipe,
-    run_stacks,
+    run_batches,
     spec,
 )
-from counterpoise.lab.engine.executors import Job, Processes
+from counterpoise.lab.engine.executors import Job, ProcessExecutor
 from counterpoise.lab.studies.base import AUTHORS, BPGS, KENDALL
 
 from .test_store import files
 
 
-def stacks(epochs: int = 3) -> list[Stack]:
+def stacks(epochs: int = 3) -> list[RunBatch]:
     schedule = replace(AUTHORS, epochs=epochs)
     data = spec("scale-stress", scale=10.0)
     runs = [Run("test", data, spec("mlp"), m, s, schedule) for m in (BPGS, KENDALL) for s in range(4)]
-    return make_stacks(runs, largest=2)
+    return make_run_batches(runs, largest=2)
 
 
 def test_results_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
     for name, jobs in (("inline", None), ("processes", 1), ("processes", 2)):
         with make_executor(name, jobs=jobs) as executor:  # type: ignore[arg-type]
-            run_stacks(stacks(), tmp_path / f"{name}{jobs}", executor)
+            run_batches(stacks(), tmp_path / f"{name}{jobs}", executor)
     assert files(tmp_path / "inlineNone") == files(tmp_path / "processes1") == files(tmp_path / "processes2")
     assert len(files(tmp_path / "inlineNone")) == 8 * 3
 
@@ -48,10 +48,10 @@ def test_results_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> Non
 def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
     victims: list[int] = []
     with make_executor("inline") as executor:
-        run_stacks(stacks(8), tmp_path / "calm", executor)
-    pool = Processes(2)
+        run_batches(stacks(8), tmp_path / "calm", executor)
+    pool = ProcessExecutor(2)
 
-    def kill_one(running: Sequence[Stack], ended: Sequence[Stack]) -> None:
+    def kill_one(running: Sequence[RunBatch], ended: Sequence[RunBatch]) -> None:
         started = [s for s in running if Store(tmp_path / "killed").load_progress(s.study, s.key)]
         alive = [job.process.pid for job in pool.jobs if job.process.is_alive()]
         if started and alive and not victims:
@@ -59,7 +59,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path: Path)
             os.kill(alive[0], signal.SIGKILL)
 
     try:
-        run_stacks(stacks(8), tmp_path / "killed", pool, kill_one)
+        run_batches(stacks(8), tmp_path / "killed", pool, kill_one)
     finally:
         pool.stop()
     assert len(victims) == 1
@@ -71,10 +71,10 @@ PARENT = """
 import sys, time
 from pathlib import Path
 from lab.test_executors import stacks
-from counterpoise.lab.engine.executors import Processes
+from counterpoise.lab.engine.executors import ProcessExecutor
 
 if __name__ == "__main__":
-    job = Processes(1).start(stacks(10**6)[0], Path(sys.argv[1]))
+    job = ProcessExecutor(1).start(stacks(10**6)[0], Path(sys.argv[1]))
     print(job.process.pid, flush=True)
     time.sleep(600)
 """
@@ -107,21 +107,21 @@ def test_workers_do_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_dies_every_time_is_given_up(tmp_path: Path) -> None:
-    pool = Processes(1)
+    pool = ProcessExecutor(1)
 
-    def kill(running: Sequence[Stack], ended: Sequence[Stack]) -> None:
+    def kill(running: Sequence[RunBatch], ended: Sequence[RunBatch]) -> None:
         for job in pool.jobs:
             job.process.kill()
 
     with pytest.raises(RunError, match="lost 3 times"):
-        run_stacks(stacks(50)[:1], tmp_path, pool, kill)
+        run_batches(stacks(50)[:1], tmp_path, pool, kill)
 
 
 def test_what_a_worker_raises_is_told(tmp_path: Path) -> None:
     one = stacks()[0].runs[0]
-    broken = Stack((replace(one, recipe=recipe("bpgs", margin=-9.0)),))
+    broken = RunBatch((replace(one, recipe=recipe("bpgs", margin=-9.0)),))
     with make_executor("processes", jobs=1) as executor, pytest.raises(RunError, match="margin is -9"):
-        run_stacks([broken], tmp_path, executor)
+        run_batches([broken], tmp_path, executor)
 
 
 @pytest.mark.parametrize("name", ["inline", "processes", "ray"])
@@ -131,7 +131,7 @@ def test_a_bad_disk_is_told_in_one_line(name: Any, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     one = stacks()[0]
     with make_executor(name) as executor, pytest.raises(RunError, match=r"Not a directory: '.*/file/") as told:
-        run_stacks([one], tmp_path / "file", executor)
+        run_batches([one], tmp_path / "file", executor)
     assert str(told.value).startswith(f"{one} failed: ")
     assert "\n" not in str(told.value)
 
@@ -171,12 +171,12 @@ def test_a_ray_cluster_of_two_nodes_loses_one_and_no_result(tmp_path: Path) -> N
     todo, started = stacks(25), []
     killed: list[Any] = []
     with make_executor("inline") as executor:
-        run_stacks(todo, tmp_path / "calm", executor)
+        run_batches(todo, tmp_path / "calm", executor)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     doomed = cluster.add_node(num_cpus=1)
     ray.init(address=cluster.address, log_to_driver=False)
 
-    def kill_the_second_node(running: Sequence[Stack], ended: Sequence[Stack]) -> None:
+    def kill_the_second_node(running: Sequence[RunBatch], ended: Sequence[RunBatch]) -> None:
         store = Store(tmp_path / "ray")
         busy = sum(store.load_progress(s.study, s.key) is not None for s in running)
         if busy == 2 and not killed:  # both nodes are in the middle of a stack
@@ -186,13 +186,13 @@ def test_a_ray_cluster_of_two_nodes_loses_one_and_no_result(tmp_path: Path) -> N
     class Counted:
         slots = 10_000
 
-        def start(self, stack: Stack, root: Path) -> Job:
+        def start(self, stack: RunBatch, root: Path) -> Job:
             started.append(stack)
             return ray_executor.start(stack, root)
 
     try:
         with make_executor("ray", address=cluster.address) as ray_executor:
-            run_stacks(todo, tmp_path / "ray", Counted(), kill_the_second_node)
+            run_batches(todo, tmp_path / "ray", Counted(), kill_the_second_node)
     finally:
         ray.shutdown()
         cluster.shutdown()  # type: ignore[no-untyped-call]

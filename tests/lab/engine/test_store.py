@@ -14,27 +14,27 @@ import torch
 from counterpoise.lab.engine import (
     CorruptWarning,
     Run,
-    Stack,
+    RunBatch,
     Store,
     execute,
-    make_stacks,
+    make_run_batches,
     plan,
     recipe,
     spec,
 )
-from counterpoise.lab.engine.config import parse
+from counterpoise.lab.engine.config import parse_run
 from counterpoise.lab.engine.store import CIRCUMSTANCES
-from counterpoise.lab.files import write_whole
+from counterpoise.lab.files import write_atomic
 from counterpoise.lab.studies import STUDIES, Study
 from counterpoise.lab.studies.base import AUTHORS, BPGS, KENDALL, UWSO
 
 METHODS = [BPGS, KENDALL, UWSO, recipe("rlw"), recipe("dwa"), recipe("famo")]  # every kind of state there is
 
 
-def stack(epochs: int = 6, seeds: int = 2) -> Stack:
+def stack(epochs: int = 6, seeds: int = 2) -> RunBatch:
     data, schedule = spec("scale-stress", scale=10.0), replace(AUTHORS, epochs=epochs, patience=4)
     runs = [Run("test", data, spec("mlp"), m, seed, schedule) for m in METHODS for seed in range(seeds)]
-    (one,) = make_stacks(runs)
+    (one,) = make_run_batches(runs)
     return one
 
 
@@ -187,13 +187,13 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_no_draft(
 
     (tmp_path / "folder").mkdir()
     with pytest.raises(IsADirectoryError, match=r"Is a directory: '.*/folder'"):
-        write_whole(tmp_path / "folder", b"new")
+        write_atomic(tmp_path / "folder", b"new")
     (tmp_path / "file").write_bytes(b"old")
     with pytest.raises(OSError, match=r"File exists: '.*/file'"):
-        write_whole(tmp_path / "file" / "inside", b"new")
+        write_atomic(tmp_path / "file" / "inside", b"new")
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match=r"No space left on device: '.*/file'"):
-        write_whole(tmp_path / "file", b"new")
+        write_atomic(tmp_path / "file", b"new")
     assert {path.name for path in tmp_path.iterdir()} == {"folder", "file"}
     assert (tmp_path / "file").read_bytes() == b"old"
 
@@ -203,12 +203,12 @@ def test_a_link_stays_a_link_and_a_pipe_a_pipe(tmp_path: Path) -> None:
     link, pipe = tmp_path / "link", tmp_path / "pipe"
     link.symlink_to(tmp_path / "far" / "file")
     for content in (b"new", b"newer"):
-        write_whole(link, content)
+        write_atomic(link, content)
         assert link.is_symlink()
         assert (tmp_path / "far" / "file").read_bytes() == content
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    write_whole(pipe, b"new")
+    write_atomic(pipe, b"new")
     assert os.read(reader, 9) == b"new"
     os.close(reader)
     assert pipe.is_fifo()
@@ -247,13 +247,13 @@ def test_no_two_runs_share_a_folder() -> None:
 @pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
 def test_a_description_is_read_back(study: Study) -> None:
     for cell in study.grid(seeds=[42]):
-        assert parse(cell.run.canonical()) == cell.run
+        assert parse_run(cell.run.canonical()) == cell.run
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version":1}', '{"version":0,"study":"<b>"}', "null"])
 def test_what_describes_no_run_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="expected the description of a run"):
-        parse(text)
+        parse_run(text)
 
 
 def test_every_run_says_where_it_was_made(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from torch.nn import functional as F
 import counterpoise as cp
 from counterpoise.lab.data import CATALOGUE, load
 from counterpoise.lab.data.tabular import published_split, standardised
-from counterpoise.lab.engine import Columns, Recipe, Run, Schedule, Trainer, execute, make_stacks, spec
+from counterpoise.lab.engine import Recipe, Run, Schedule, TabularWorkload, Trainer, execute, make_run_batches, spec
 from counterpoise.lab.engine.workload import shuffled
 from counterpoise.lab.metrics.tabular import label_scores, regression_scores
-from counterpoise.lab.models.tabular import Dropouts, StackedTrunk
+from counterpoise.lab.models.tabular import ReplicaDropout, StackedTabularNet
 from counterpoise.lab.studies.real_data import AUTHORS, METHODS
 from counterpoise.lab.studies.tabular import METHODS as TABULAR_METHODS
 
@@ -163,7 +163,7 @@ def test_a_stack_gives_what_its_runs_give_one_by_one(
     names = ("Static", "Kendall", "UWSO", "BPGS")
     runs = [run(METHODS[name], seed) for name in names for seed in (1, 2)]
     runs += [run(METHODS["PCGrad"], seed) for seed in (1, 2)]
-    stacks = make_stacks(runs, largest=100)
+    stacks = make_run_batches(runs, largest=100)
     assert [len(stack.runs) for stack in stacks] == [8, 2]
     for stack in stacks:
         together = trained(*stack.runs)
@@ -185,7 +185,7 @@ def test_folds_and_single_tasks_stack_and_agree_with_runs_alone(
     folds: dict[str, Any] = {"split": "folds", "targets": "train"}
     runs = [run(METHODS["Static"], f, schedule, scale=s, pattern="graded", **folds) for f in range(5) for s in (1, 1e3)]
     singles = [run(METHODS["Static"], f, schedule, target=t, **folds) for f in range(2) for t in range(3)]
-    stacks = make_stacks([*runs, *singles], largest=100)
+    stacks = make_run_batches([*runs, *singles], largest=100)
     assert [len(stack.runs) for stack in stacks] == [10, 6]
     for stack in stacks:
         together = trained(*stack.runs).results()
@@ -226,7 +226,7 @@ def test_a_killed_stack_goes_on_and_ends_with_the_same_bytes(tmp_path: Path, mon
         if trainer.epoch == 2:
             raise KilledError
 
-    for stack in make_stacks(runs, largest=100):
+    for stack in make_run_batches(runs, largest=100):
         execute(stack, tmp_path / "calm")
         with pytest.raises(KilledError):
             execute(stack, tmp_path / "killed", checkpoint_seconds=0.0, after_epoch=kill)
@@ -236,7 +236,7 @@ def test_a_killed_stack_goes_on_and_ends_with_the_same_bytes(tmp_path: Path, mon
 
 
 def test_dropout_drops_its_share_from_streams_of_their_own() -> None:
-    dropout = Dropouts([1, 1, 2], 0.1)
+    dropout = ReplicaDropout([1, 1, 2], 0.1)
     x = torch.ones(3, 400, 101)
     first, second = dropout(x), dropout(x)
     assert torch.equal(first[0], first[1])
@@ -253,16 +253,16 @@ def test_dropout_drops_its_share_from_streams_of_their_own() -> None:
 
 def test_the_trunks_have_the_authors_sizes() -> None:
     """Linear(103, 256) and LayerNorm, four blocks of 256–1024–256, a LayerNorm; heads of 256–128–1."""
-    network = StackedTrunk([0], 103, 14, head_dropout=True)
+    network = StackedTabularNet([0], 103, 14, head_dropout=True)
     block = 2 * 256 + 256 * 1024 + 1024 + 1024 * 256 + 256
     trunk = 103 * 256 + 256 + 2 * 256 + 4 * block + 2 * 256
     heads = 14 * (256 * 128 + 128 + 128 + 1)
     assert sum(p.numel() for p in network.trunk_parameters()) == trunk
     assert sum(p.numel() for p in network.parameters()) == trunk + heads
-    plain = StackedTrunk([0], 103, 14, trunk="plain")
+    plain = StackedTabularNet([0], 103, 14, trunk="plain")
     assert sum(p.numel() for p in plain.trunk_parameters()) == 103 * 256 + 256 + 3 * (256 * 256 + 256)
     with pytest.raises(ValueError, match="'residual' or 'plain'"):
-        StackedTrunk([0], 3, 2, trunk="wide")
+        StackedTabularNet([0], 3, 2, trunk="wide")
 
 
 def test_scores_are_those_of_scikit_learn() -> None:
@@ -299,7 +299,7 @@ def test_batched_passes_are_the_loops(tmp_path: Path, monkeypatch: pytest.Monkey
     toy_table.install(tmp_path, monkeypatch)
     runs = [run(TABULAR_METHODS[name], seed) for seed in (1, 2)]
     loop = trained(*runs)
-    monkeypatch.setattr(Columns, "passes", "batched")
+    monkeypatch.setattr(TabularWorkload, "passes", "batched")
     torch.testing.assert_close(trained(*runs).network.value, loop.network.value, rtol=1e-6, atol=1e-8)
 
 

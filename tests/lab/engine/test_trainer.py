@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import counterpoise as cp
 from counterpoise.lab.data import PROBLEMS
-from counterpoise.lab.engine import Recipe, Run, Schedule, Trainer, make_stacks, recipe, spec
+from counterpoise.lab.engine import Recipe, Run, Schedule, Trainer, make_run_batches, recipe, spec
 from counterpoise.lab.engine.optim import Group, schedule_factor
 from counterpoise.lab.studies.base import AUTHORS, BPGS, BPGS_RAW, KENDALL, KENDALL_L1, UWSO
 
@@ -65,7 +65,7 @@ def test_a_stack_gives_what_its_runs_give_one_by_one() -> None:
     methods += [recipe(name, clip=5.0) for name in cp.methods("loss") if "kpis" not in cp.describe(name).needs]
     methods += [replace(BPGS, lr=0.1, clip=0.5), replace(KENDALL, network_lr=1e-3, network_clip=0.1)]
     runs = [run(method, seed=seed, problem="scale-stress") for method in methods for seed in (42, 7)]
-    (stack,) = make_stacks(runs, largest=1000)
+    (stack,) = make_run_batches(runs, largest=1000)
     together = trained(*stack.runs)
     assert len(stack.runs) == len(runs)
     for replica, one in enumerate(stack.runs):
@@ -85,7 +85,7 @@ def test_a_stack_gives_what_its_runs_give_one_by_one() -> None:
 )
 def test_a_gradient_space_stack_gives_what_its_runs_give(method: Recipe, double: None) -> None:
     runs = [run(method, seed=seed, problem="scale-stress", epochs=1) for seed in (3, 4)]
-    stacks = make_stacks(runs)
+    stacks = make_run_batches(runs)
     assert len(stacks) == 1
     together = trained(*stacks[0].runs)
     for replica, one in enumerate(stacks[0].runs):
@@ -162,12 +162,12 @@ def test_mixed_precision_trains_to_nearly_the_same_score(precision: Literal["bf1
 
 def test_runs_in_fp16_are_never_stacked() -> None:
     schedule = replace(AUTHORS, precision="fp16")
-    assert [len(s.runs) for s in make_stacks(run(UWSO, seed=s, schedule=schedule) for s in range(3))] == [1, 1, 1]
+    assert [len(s.runs) for s in make_run_batches(run(UWSO, seed=s, schedule=schedule) for s in range(3))] == [1, 1, 1]
 
 
 def test_stacks_are_of_nearly_equal_size_and_methods_stand_together() -> None:
     runs = [run(method, seed=seed) for seed in range(25) for method in (KENDALL, UWSO)]
-    stacks = make_stacks(runs, largest=20)
+    stacks = make_run_batches(runs, largest=20)
     assert sorted(len(s.runs) for s in stacks) == [16, 17, 17]
     names = [r.recipe.name for s in stacks for r in s.runs]
     assert names == ["kendall"] * 25 + ["uw-so"] * 25

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from counterpoise.lab.metrics.dense import (
     BINS,
     COMMON_DELTA,
-    UP,
+    HIGHER_IS_BETTER,
     DenseMetrics,
     delta_m,
     delta_m_percent,
@@ -136,7 +136,7 @@ def test_without_any_valid_pixel_losses_are_zero_and_metrics_unknown() -> None:
     assert not counts.any()
     assert all(torch.isfinite(plane.grad).all() for plane in out.values() if plane.grad is not None)
     empty = DenseMetrics(13, "cpu").read()
-    assert all(math.isnan(empty[name]) for name in UP)
+    assert all(math.isnan(empty[name]) for name in HIGHER_IS_BETTER)
 
 
 def test_images_that_fill_a_batch_do_not_count() -> None:
@@ -157,8 +157,8 @@ def test_delta_m_reproduces_the_papers_column() -> None:
 
 def test_delta_m_as_others_print_it_has_the_other_sign() -> None:
     assert len(COMMON_DELTA) == 9
-    baseline = dict.fromkeys(UP, 1.0)
-    better = {name: 1.1 if up else 0.9 for name, up in UP.items()}
+    baseline = dict.fromkeys(HIGHER_IS_BETTER, 1.0)
+    better = {name: 1.1 if up else 0.9 for name, up in HIGHER_IS_BETTER.items()}
     assert delta_m(better, baseline) == pytest.approx(0.1)
     assert delta_m_percent(better, baseline) == pytest.approx(-10.0)
     assert math.isnan(delta_m(better, {**baseline, "miou": 0.0}))

@@ -1,14 +1,14 @@
 """One run; many runs at once; resume; local processes, Ray."""
 
-from .batching import Stack, execute, make_stacks, plan, processors
+from .batching import RunBatch, available_cpus, execute, make_run_batches, plan
 from .config import Recipe, Run, Schedule, Spec, recipe, spec
-from .executors import ExecutorName, RunError, make_executor, run_stacks
+from .executors import ExecutorName, RunError, make_executor, run_batches
 from .store import CorruptWarning, Store
-from .tabular import Columns
+from .tabular import TabularWorkload
 from .trainer import Trainer
 
 __all__ = [
-    "Columns",
+    "TabularWorkload",
     "CorruptWarning",
     "ExecutorName",
     "Recipe",
@@ -16,15 +16,15 @@ __all__ = [
     "RunError",
     "Schedule",
     "Spec",
-    "Stack",
+    "RunBatch",
     "Store",
     "Trainer",
     "execute",
     "make_executor",
-    "make_stacks",
+    "make_run_batches",
     "plan",
-    "processors",
+    "available_cpus",
     "recipe",
-    "run_stacks",
+    "run_batches",
     "spec",
 ]

@@ -26,7 +26,7 @@ def draws(method: str) -> bool:
     return "seed" in describe(method).build.__init__.__annotations__
 
 
-class Sections(nn.Module):
+class BalancerGroups(nn.Module):
     """Balances the losses (R, T) of a stack whose runs stand in sections of equal structure.
 
     Any mixture of loss-space methods is one backward. A gradient-space method needs the stack for itself.
@@ -36,7 +36,7 @@ class Sections(nn.Module):
         super().__init__()
         sections = [list(section) for _, section in groupby(runs, key=lambda run: structure(run.recipe))]
         self.runs, self.sizes = sections, [len(section) for section in sections]
-        built = [build(section[0].recipe, tasks, [run.seed for run in section], passes) for section in sections]
+        built = [build_balancer(section[0].recipe, tasks, [run.seed for run in section], passes) for section in sections]
         self.balancers = nn.ModuleList(built).to(device)
         needs = [describe(section[0].recipe.name).needs for section in sections]
         self.needs_after = any("step_end" in need for need in needs)
@@ -83,7 +83,7 @@ class Sections(nn.Module):
 def charts(balancer: cp.Balancer, size: int) -> list[dict[str, Any]]:
     """The chart of each of a balancer's replicas, or of the one that it balances."""
     weighting = getattr(balancer, "weighting", None) or balancer
-    chart = getattr(weighting, "chart", None)
+    chart = getattr(weighting, "geometry", None)
     if chart is None:
         return [{} for _ in range(size)]
     columns = {"mu": chart.mu[..., 0], "std": chart.std[..., 0], "z_over_tau": chart.z_over_tau, "theta": chart.theta}
@@ -92,7 +92,7 @@ def charts(balancer: cp.Balancer, size: int) -> list[dict[str, Any]]:
     return [{name: column[r] for name, column in lists.items()} for r in range(size)]
 
 
-def build(
+def build_balancer(
     recipe: Recipe, tasks: tuple[str, ...], seeds: list[int], passes: str = "auto", *, stacked: bool = True
 ) -> cp.Balancer:
     """A balancer for len(seeds) replicas; for a single run without a replica dimension, where it is not stacked."""
@@ -100,7 +100,7 @@ def build(
     if describe(recipe.name).space == "gradient":
         options.setdefault("passes", passes)
     if recipe.weighting is not None:
-        options["weighting"] = build(recipe.weighting, tasks, seeds, stacked=stacked)
+        options["weighting"] = build_balancer(recipe.weighting, tasks, seeds, stacked=stacked)
     if draws(recipe.name):
         options.setdefault("seed", seeds if stacked else seeds[0])
     balancer = make(recipe.name, tasks, batch_shape=(len(seeds),) if stacked else (), **options)

@@ -20,7 +20,7 @@ from .balancer_groups import structure
 from .config import Run, content_hash
 from .methods import describe
 from .store import Store
-from .trainers import is_dense, is_measured, make_trainer
+from .trainers import is_dense, is_profiled, make_trainer
 from .workload import WORKLOADS
 
 LARGEST = {("loss", "cpu"): 30, ("gradient", "cpu"): 10, ("loss", "cuda"): 4096, ("gradient", "cuda"): 4096}
@@ -31,7 +31,7 @@ CHECKPOINT_SHARE = 0.05  # of the time at most: the checkpoint of a large stack 
 
 
 @dataclass(frozen=True)
-class Stack:
+class RunBatch:
     """Runs that are trained as one program, and resumed as one."""
 
     runs: tuple[Run, ...]
@@ -73,7 +73,7 @@ def stackable(run: Run) -> tuple[object, ...]:
     alone. So does every run in fp16, where one replica's overflow would skip the step of all, and every run of dense
     prediction. Runs that are measured take turns in one process: all of a seed together.
     """
-    if is_measured(run):
+    if is_profiled(run):
         return run.study, run.data, run.model, run.schedule, run.device, run.seed
     if is_dense(run):
         return (run.key,)
@@ -85,7 +85,7 @@ def stackable(run: Run) -> tuple[object, ...]:
     return run.study, WORKLOADS[run.data.name].shape(run), run.model, schedule, run.device, method, alone
 
 
-def make_stacks(runs: Iterable[Run], largest: int | None = None) -> list[Stack]:
+def make_run_batches(runs: Iterable[Run], largest: int | None = None) -> list[RunBatch]:
     """Groups runs into stacks of nearly equal size, runs of one method side by side."""
     groups: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:
@@ -99,7 +99,7 @@ def make_stacks(runs: Iterable[Run], largest: int | None = None) -> list[Stack]:
         limit = largest or usual_size(ordered[0])
         count = -(-len(ordered) // limit)
         cuts = [round(i * len(ordered) / count) for i in range(count + 1)]
-        stacks += [Stack(tuple(ordered[a:b])) for a, b in pairwise(cuts)]
+        stacks += [RunBatch(tuple(ordered[a:b])) for a, b in pairwise(cuts)]
     return stacks
 
 
@@ -110,18 +110,18 @@ def usual_size(run: Run) -> int:
     return own or LARGEST[space_of(run), device]
 
 
-def plan(runs: Sequence[Run], store: Store, largest: int | None = None) -> list[Stack]:
+def plan(runs: Sequence[Run], store: Store, largest: int | None = None) -> list[RunBatch]:
     """What is left to do: stacks with a checkpoint whole, of the others the runs that are not finished."""
     left = []
-    for stack in make_stacks(dict.fromkeys(runs), largest):  # a run that stands in two tables is run once
+    for stack in make_run_batches(dict.fromkeys(runs), largest):  # a run that stands in two tables is run once
         missing = tuple(run for run in stack.runs if store.result(run, clear=True) is None)
         if missing:
-            left.append(stack if store.has_checkpoint(stack.study, stack.key) else Stack(missing))
+            left.append(stack if store.has_checkpoint(stack.study, stack.key) else RunBatch(missing))
     return left
 
 
 def execute(
-    stack: Stack,
+    stack: RunBatch,
     root: Path | str,
     *,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
@@ -135,18 +135,18 @@ def execute(
         _execute(stack, Store(root), checkpoint_seconds, after_epoch)
 
 
-def _execute(stack: Stack, store: Store, checkpoint_seconds: float, after_epoch: Callable[[Any], None] | None) -> None:
+def _execute(stack: RunBatch, store: Store, checkpoint_seconds: float, after_epoch: Callable[[Any], None] | None) -> None:
     study, key = stack.study, stack.key
     started = time.monotonic()
     trainer = make_trainer(stack.runs)
     state = store.load_checkpoint(study, key)
     if state is not None:
         trainer.load_state_dict(state)
-    torchrun.meet()  # all have read before one writes
+    torchrun.barrier()  # all have read before one writes
     saved, pause = time.monotonic(), checkpoint_seconds
     while not trainer.done:
         trainer.train_epoch()
-        if not torchrun.first():
+        if not torchrun.is_main_process():
             continue
         store.save_progress(study, key, trainer.epoch, trainer.live)
         now = time.monotonic()
@@ -156,7 +156,7 @@ def _execute(stack: Stack, store: Store, checkpoint_seconds: float, after_epoch:
             pause = max(checkpoint_seconds, (saved - now) / CHECKPOINT_SHARE) if checkpoint_seconds else 0.0
         if after_epoch is not None:
             after_epoch(trainer)
-    if not torchrun.first():
+    if not torchrun.is_main_process():
         return
     made = circumstances(stack, time.monotonic() - started, state is not None)
     found = zip(stack.runs, trainer.history, trainer.results(), trainer.pictures(), strict=True)
@@ -167,7 +167,7 @@ def _execute(stack: Stack, store: Store, checkpoint_seconds: float, after_epoch:
     store.drop_stack(study, key)
 
 
-def circumstances(stack: Stack, seconds: float, resumed: bool) -> dict[str, Any]:
+def circumstances(stack: RunBatch, seconds: float, resumed: bool) -> dict[str, Any]:
     """When and on what a stack was trained, and how long that took since it was last started."""
     device = stack.runs[0].device
     cuda = torch.device(device).type == "cuda"
@@ -194,6 +194,6 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def processors() -> int:
+def available_cpus() -> int:
     """How many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

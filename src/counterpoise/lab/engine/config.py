@@ -14,7 +14,7 @@ Options = tuple[tuple[str, Any], ...]
 """Keyword options as sorted pairs, so that a description can be hashed."""
 
 
-def frozen(**options: Any) -> Options:
+def freeze_options(**options: Any) -> Options:
     return tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in options.items()))
 
 
@@ -31,7 +31,7 @@ class Spec:
 
 
 def spec(name: str, **options: Any) -> Spec:
-    return Spec(name, frozen(**options))
+    return Spec(name, freeze_options(**options))
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Run:
         return f"{self.study}: {self.recipe.name} ({options}), seed {self.seed}"
 
 
-def parse(text: str) -> Run:
+def parse_run(text: str) -> Run:
     """The run that a description describes: the inverse of `canonical`. A ValueError where it describes none."""
     try:
         given = json.loads(text)
@@ -142,4 +142,4 @@ def content_hash(text: str) -> str:
 def recipe(method: str, /, **options: Any) -> Recipe:
     """A recipe: fields of `Recipe` go there, everything else is an option of the method."""
     own = {name: options.pop(name) for name in list(options) if name in Recipe.__dataclass_fields__ and name != "name"}
-    return replace(Recipe(method, frozen(**options)), **own)
+    return replace(Recipe(method, freeze_options(**options)), **own)

@@ -8,7 +8,7 @@ import torch
 WARM_UP = 3  # calls before the capture: compilation, cuDNN's choice of kernels, the optimisers' first allocations
 
 
-class Replayed:
+class CudaGraphStep:
     """Calls `step`, which takes nothing and returns nothing: everything it reads and writes stays where it is.
 
     The first calls run as they are, the next is captured, the others are replays. What the step does in Python happens

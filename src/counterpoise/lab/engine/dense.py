@@ -19,9 +19,9 @@ from ..data.images import CLASSES, IGNORED
 from ..data.visualisation import chosen, pictures
 from ..metrics.dense import TASKS, DenseMetrics, losses
 from ..models import SegNet
-from .balancer_groups import build, charts
+from .balancer_groups import build_balancer, charts
 from .config import Run
-from .cuda_graphs import Replayed
+from .cuda_graphs import CudaGraphStep
 from .dense_optim import DenseOptimizers
 from .methods import describe
 
@@ -57,7 +57,7 @@ class DenseTrainer:
         self.factors = None if set(factors) == {1.0} else torch.tensor(factors, device=run.device)
         self.network = self._network()
         self.shared, self.heads = self.network.shared_parameters(), list(self.network.heads.parameters())
-        self.balancer = build(run.recipe, TASKS, [run.seed], stacked=False).to(run.device)
+        self.balancer = build_balancer(run.recipe, TASKS, [run.seed], stacked=False).to(run.device)
         method = describe(run.recipe.name)
         self.needs_after = "step_end" in method.needs
         self.in_gradient_space = method.space == "gradient"
@@ -107,9 +107,9 @@ class DenseTrainer:
         with self._seeded(self.run.seed):
             network = SegNet(**self.run.model.kwargs)
         if self.world > 1:
-            from ..models.synchronised import join_ranks
+            from ..models.synchronised import synchronise_layers
 
-            join_ranks(network)
+            synchronise_layers(network)
         layout = torch.channels_last if self._kind == "cuda" else torch.contiguous_format
         return network.to(self.device).to(memory_format=layout)  # type: ignore[call-overload, no-any-return]
 
@@ -133,7 +133,7 @@ class DenseTrainer:
         names = [recipe.name, *([recipe.weighting.name] if recipe.weighting else [])]
         steady = all(name in STEADY or not describe(name).needs for name in names)
         off = self._kind != "cuda" or self.world > 1 or os.environ.get("COUNTERPOISE_GRAPH") == "0"
-        return step if off or (train and not steady) else Replayed(step, self.optim.forget_scaling)
+        return step if off or (train and not steady) else CudaGraphStep(step, self.optim.forget_scaling)
 
     @contextmanager
     def uncaptured(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 
 from ..data import DataError
 from . import torchrun
-from .batching import Stack, execute, processors
+from .batching import RunBatch, available_cpus, execute
 
 ExecutorName = Literal["inline", "processes", "ray"]
 ATTEMPTS = 3
@@ -42,27 +42,27 @@ class Job(Protocol):
 class Executor(Protocol):
     slots: int
 
-    def start(self, stack: Stack, root: Path) -> Job: ...
+    def start(self, stack: RunBatch, root: Path) -> Job: ...
 
 
-def run_stacks(
-    stacks: Sequence[Stack],
+def run_batches(
+    stacks: Sequence[RunBatch],
     root: Path,
     executor: Executor,
-    watch: Callable[[Sequence[Stack], Sequence[Stack]], None] = lambda running, ended: None,
+    watch: Callable[[Sequence[RunBatch], Sequence[RunBatch]], None] = lambda running, ended: None,
 ) -> None:
     """Runs stacks, as many at once as the executor has slots; a stack whose worker was killed goes on elsewhere.
 
     `watch` is called all the while with the stacks that run and those that have just ended.
     """
     waiting = deque((stack, 1) for stack in sorted(stacks, key=lambda s: -s.work))
-    running: list[tuple[Stack, int, Job]] = []
+    running: list[tuple[RunBatch, int, Job]] = []
     while waiting or running:
         while waiting and len(running) < executor.slots:
             stack, attempt = waiting.popleft()
             running.append((stack, attempt, executor.start(stack, root)))
-        ended: list[tuple[Stack, int, Job]] = []
-        still: list[tuple[Stack, int, Job]] = []
+        ended: list[tuple[RunBatch, int, Job]] = []
+        still: list[tuple[RunBatch, int, Job]] = []
         for stack, attempt, job in running:
             try:
                 (ended if job.done() else still).append((stack, attempt, job))
@@ -81,7 +81,7 @@ class Inline:
 
     slots = 1
 
-    def start(self, stack: Stack, root: Path) -> Job:
+    def start(self, stack: RunBatch, root: Path) -> Job:
         try:
             execute(stack, root)
         except OUTSIDE as error:
@@ -109,7 +109,7 @@ class Processes:
             self.context.set_forkserver_preload(["__main__", "counterpoise.lab.engine.executors"])
             ensure_running()  # it imports while the parent goes on
 
-    def start(self, stack: Stack, root: Path) -> Job:
+    def start(self, stack: RunBatch, root: Path) -> Job:
         job = _Process(self.context, stack, root)
         self.jobs.append(job)
         return job
@@ -121,7 +121,7 @@ class Processes:
 
 
 class _Process:
-    def __init__(self, context: Any, stack: Stack, root: Path) -> None:
+    def __init__(self, context: Any, stack: RunBatch, root: Path) -> None:
         self.stack = stack
         self.words, theirs = context.Pipe(duplex=False)
         self.process = context.Process(target=_work, args=(stack, root, theirs), daemon=True)
@@ -143,7 +143,7 @@ class _Process:
         return True
 
 
-def _work(stack: Stack, root: Path, words: Connection) -> None:
+def _work(stack: RunBatch, root: Path, words: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group: the parent decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
@@ -163,7 +163,7 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _processes(jobs: int) -> Iterator[Executor]:
-    pool = Processes(jobs)
+    pool = ProcessExecutor(jobs)
     try:
         yield pool
     finally:
@@ -191,7 +191,7 @@ def make_executor(
     if name == "inline":
         return _inline()
     if name == "processes":
-        return _processes(jobs or (processors() if device == "cpu" else 1))
+        return _processes(jobs or (available_cpus() if device == "cpu" else 1))
     if name == "ray":
         from .ray_executor import ray_executor
 

@@ -14,7 +14,7 @@ MEMORY_EPOCH = 1  # in which memory is looked at, with steps that are not captur
 WARM_UP = 2  # epochs whose time is not counted: compilation, cuDNN's choice of kernels, and that one
 
 
-class MeasuredTrainer:
+class ProfilingTrainer:
     """Trains runs side by side: an epoch of each, and the one that was first goes last in the next.
 
     So a machine that slows down does so for all of them. Times are no part of what a resumed run would repeat.

@@ -11,7 +11,7 @@ import ray
 
 from ..data.arff import CACHE_VARIABLE
 from ..data.locations import VARIABLE
-from .batching import Stack, execute
+from .batching import RunBatch, execute
 from .executors import OUTSIDE, CrashError, Job, RunError
 from .store import Store
 
@@ -43,14 +43,14 @@ class RayExecutor:
 
     slots = 10_000  # Ray does the queueing
 
-    def start(self, stack: Stack, root: Path) -> Job:
+    def start(self, stack: RunBatch, root: Path) -> Job:
         device = stack.runs[0].device
         options: dict[str, Any] = {"num_cpus": 1, "max_retries": 0, "num_gpus": int(device.startswith("cuda"))}
         return _Task(stack, root, _work.options(**options).remote(stack, str(root)))
 
 
 class _Task:
-    def __init__(self, stack: Stack, root: Path, answer: Any) -> None:
+    def __init__(self, stack: RunBatch, root: Path, answer: Any) -> None:
         self.stack, self.root, self.answer = stack, root, answer
 
     def done(self) -> bool:
@@ -72,7 +72,7 @@ class _Task:
 
 
 @ray.remote
-def _work(stack: Stack, root: str) -> list[tuple[Any, Any]]:
+def _work(stack: RunBatch, root: str) -> list[tuple[Any, Any]]:
     execute(stack, root)
     store = Store(root)
     return [(store.history(run), store.result(run)) for run in stack.runs]

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..files import write_whole as write_whole
+from ..files import write_atomic as write_atomic
 from .config import Run
 
 DESCRIPTION, HISTORY, RESULT, CHECKPOINT, PROGRESS, CIRCUMSTANCES = (
@@ -54,13 +54,13 @@ class Store:
         """
         folder = self.folder(run)
         for name, picture in (pictures or {}).items():
-            write_whole(folder / name, picture)
+            write_atomic(folder / name, picture)
         texts = {DESCRIPTION: run.canonical(), HISTORY: encode(history)}
         for name, text in texts.items():
-            write_whole(folder / name, text.encode())
+            write_atomic(folder / name, text.encode())
         body = encode(result)
         digests = {name: digest(text.encode()) for name, text in {**texts, RESULT: body}.items()}
-        write_whole(folder / RESULT, encode({"digests": digests, "result": body}).encode())
+        write_atomic(folder / RESULT, encode({"digests": digests, "result": body}).encode())
         for draft in folder.glob(".*.*.*"):  # of a worker that was killed while it wrote; another may be writing now
             with contextlib.suppress(OSError):
                 if draft.stat().st_mtime < time.time() - STALE:
@@ -68,7 +68,7 @@ class Store:
 
     def note(self, run: Run, circumstances: dict[str, Any]) -> None:
         """When, where and with what a run was made, beside it: nothing that its numbers follow from."""
-        write_whole(self.folder(run) / CIRCUMSTANCES, encode(circumstances).encode(), durable=False)
+        write_atomic(self.folder(run) / CIRCUMSTANCES, encode(circumstances).encode(), durable=False)
 
     def circumstances(self, run: Run) -> dict[str, Any]:
         return read_circumstances(self.folder(run))
@@ -94,7 +94,7 @@ class Store:
         return rows
 
     def _verified(self, folder: Path, description: str) -> dict[str, Any]:
-        text, result = read_folder(folder)
+        text, result = read_run_folder(folder)
         if text != description:
             raise ValueError(f"{DESCRIPTION} describes another run")
         return result
@@ -114,7 +114,7 @@ class Store:
         buffer = io.BytesIO()
         torch.save(state, buffer)
         payload = buffer.getvalue()
-        write_whole(self.stack_folder(study, key) / CHECKPOINT, digest(payload).encode() + payload)
+        write_atomic(self.stack_folder(study, key) / CHECKPOINT, digest(payload).encode() + payload)
 
     def load_checkpoint(self, study: str, key: str) -> dict[str, Any] | None:
         """The state a stack was saved in, or None: nothing saved, or damaged (which is named)."""
@@ -135,7 +135,7 @@ class Store:
 
     def save_progress(self, study: str, key: str, epoch: int, live: float) -> None:
         body = encode({"epoch": epoch, "live": live}).encode()
-        write_whole(self.stack_folder(study, key) / PROGRESS, body, durable=False)
+        write_atomic(self.stack_folder(study, key) / PROGRESS, body, durable=False)
 
     def load_progress(self, study: str, key: str) -> tuple[int, float] | None:
         try:
@@ -148,7 +148,7 @@ class Store:
         shutil.rmtree(self.stack_folder(study, key), ignore_errors=True)
 
 
-def read_folder(folder: Path) -> tuple[str, dict[str, Any]]:
+def read_run_folder(folder: Path) -> tuple[str, dict[str, Any]]:
     """The description and the result of a finished run; an error if a file is missing or not what was written."""
     outer = json.loads((folder / RESULT).read_text())
     digests, body = outer["digests"], outer["result"]

@@ -14,7 +14,7 @@ from ..data.arff import Matrix
 from ..data.locations import data_folder
 from ..data.tabular import fold, published_split, standardised
 from ..metrics import tabular as scores
-from ..models import StackedTrunk
+from ..models import StackedTabularNet
 from .config import Run
 from .workload import WORKLOADS, Workload, plain_kernels, shuffled
 
@@ -26,7 +26,7 @@ Part = tuple[Tensor, Tensor, Tensor]
 """Inputs (R, n, d), targets (R, n, T), and the weight of each row (R, n): 0 where it fills up a shorter part."""
 
 
-class Columns(Workload):
+class TabularWorkload(Workload):
     """Options of the data (`Run.data`):
 
     split: "published", the paper's, with the test rows watched by early stopping; "folds", where the run's seed is also
@@ -58,7 +58,7 @@ class Columns(Workload):
             self.passes = "batched"
         kwargs: dict[str, Any] = {"head_dropout": self.labels} | first.model.kwargs
         seeds = [run.seed for run in runs]
-        self.model = StackedTrunk(seeds, data.x.shape[1], len(self.tasks), **kwargs).to(device)
+        self.model = StackedTabularNet(seeds, data.x.shape[1], len(self.tasks), **kwargs).to(device)
         self.model.sparse_heads = self.passes == "auto" and self.schedule.precision == "fp32"
         self.network = self.model
         self.rows = torch.arange(self.replicas, device=device).unsqueeze(1)
@@ -212,4 +212,4 @@ def _factors(data: Tabular, run: Run) -> Tensor:
     return everything[_columns(data, run)]
 
 
-WORKLOADS.update(dict.fromkeys(CATALOGUE, Columns))
+WORKLOADS.update(dict.fromkeys(CATALOGUE, TabularWorkload))

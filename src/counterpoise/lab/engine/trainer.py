@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .balancer_groups import Sections
+from .balancer_groups import BalancerGroups
 from .config import Recipe, Run
 from .optim import Group, schedule_factor
 from .workload import WORKLOADS, Workload
@@ -22,7 +22,7 @@ class Trainer:
         first = runs[0]
         self.runs, self.schedule, self.device = list(runs), first.schedule, first.device
         self.workload: Workload = WORKLOADS[first.data.name](runs)
-        self.sections = Sections(runs, self.workload.tasks, first.device, self.workload.passes)
+        self.sections = BalancerGroups(runs, self.workload.tasks, first.device, self.workload.passes)
         self.network = Group(
             list(self.workload.network.parameters()),
             len(runs),

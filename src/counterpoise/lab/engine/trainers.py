@@ -7,11 +7,11 @@ from typing import Any, Protocol
 from ..data.dense import DENSE
 from .config import Run
 from .dense import DenseTrainer
-from .profiling import MeasuredTrainer
+from .profiling import ProfilingTrainer
 from .trainer import Trainer
 
 
-class AnyTrainer(Protocol):
+class TrainerProtocol(Protocol):
     """Trains runs epoch by epoch; what it holds can be saved and loaded between epochs."""
 
     epoch: int
@@ -33,14 +33,14 @@ def is_dense(run: Run) -> bool:
     return run.data.name in DENSE
 
 
-def is_measured(run: Run) -> bool:
+def is_profiled(run: Run) -> bool:
     """Whether its time and memory are what the run is about."""
     return is_dense(run) and bool(run.data.kwargs.get("measured"))
 
 
-def make_trainer(runs: Sequence[Run]) -> AnyTrainer:
+def make_trainer(runs: Sequence[Run]) -> TrainerProtocol:
     if is_dense(runs[0]):
         gc.collect()  # an earlier one stands in a circle with its steps, and may hold gigabytes of the device
-    if is_measured(runs[0]):
-        return MeasuredTrainer(runs)
+    if is_profiled(runs[0]):
+        return ProfilingTrainer(runs)
     return DenseTrainer(runs[0]) if is_dense(runs[0]) else Trainer(runs)

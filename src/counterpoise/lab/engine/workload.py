@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import PROBLEMS, Dataset, training_factors
-from ..metrics import KINDS
+from ..metrics import TASK_TYPES
 from ..metrics.task_types import wide
 from ..models import StackedMLP
 from .config import Run
@@ -89,14 +89,14 @@ class Workload(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-class Rows(Workload):
+class SyntheticWorkload(Workload):
     """A stack of small networks on rows in memory: the synthetic studies."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         first, device = runs[0], runs[0].device
         problem = PROBLEMS[first.data.name]
         self.replicas, self.tasks = len(runs), tuple(task.name for task in problem.tasks)
-        self.kinds = [KINDS[task.kind] for task in problem.tasks]
+        self.kinds = [TASK_TYPES[task.kind] for task in problem.tasks]
         self.schedule = first.schedule
         drawn: dict[tuple[int, str], Dataset] = {}
         sets = [_drawn(drawn, run) for run in runs]
@@ -193,5 +193,5 @@ def shuffled(stream: torch.Generator, rows: int) -> Tensor:
     return torch.randperm(rows, generator=torch.Generator().manual_seed(draw_seed(stream)))
 
 
-WORKLOADS: dict[str, type[Workload]] = dict.fromkeys(PROBLEMS, Rows)
+WORKLOADS: dict[str, type[Workload]] = dict.fromkeys(PROBLEMS, SyntheticWorkload)
 """Who trains on which problem; further problems enter themselves here."""

@@ -1,5 +1,5 @@
 """How tasks are trained and scored."""
 
-from .task_types import KINDS, Kind, Task
+from .task_types import TASK_TYPES, Task, TaskType
 
-__all__ = ["KINDS", "Kind", "Task"]
+__all__ = ["TASK_TYPES", "TaskType", "Task"]

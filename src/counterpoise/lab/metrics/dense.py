@@ -19,7 +19,7 @@ WITHIN = (11.25, 22.5, 30.0)  # degrees
 BINS = 18_000  # of the histogram of angles: the median is exact to half of 0.01°
 IGNORED = 255
 
-UP = {"miou": True, "pixel_accuracy": True, "abs_rel": False, "rmse": False, "angle": False, "angle_median": False,
+HIGHER_IS_BETTER = {"miou": True, "pixel_accuracy": True, "abs_rel": False, "rmse": False, "angle": False, "angle_median": False,
       "within_11": True, "within_22": True, "within_30": True, "total_loss": False}  # fmt: skip
 """Every metric, and whether more of it is better."""
 
@@ -130,7 +130,7 @@ def segmentation(confusion: Tensor) -> dict[str, float]:
 
 def delta_m(found: Mapping[str, float], baseline: Mapping[str, float], metrics: Sequence[str] = PAPER_DELTA) -> float:
     """The mean signed relative change against a baseline, positive = better: the paper's Δ_M over its three metrics."""
-    changes = [_ratio(found[m] - baseline[m], baseline[m]) * (1 if UP[m] else -1) for m in metrics]
+    changes = [_ratio(found[m] - baseline[m], baseline[m]) * (1 if HIGHER_IS_BETTER[m] else -1) for m in metrics]
     return sum(changes) / len(changes)
 
 

@@ -17,7 +17,7 @@ Measure = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TaskType:
     loss: Measure
     score: Measure
 
@@ -93,11 +93,11 @@ def f1_of_counts(hits: Tensor, chosen: Tensor, true: Tensor) -> Tensor:
     return 2 * hits / (chosen + true).clamp_min(1)
 
 
-KINDS: dict[str, Kind] = {
-    "squared": Kind(mean_squared_error, r2),
-    "smooth-l1": Kind(smooth_l1, r2),
-    "absolute": Kind(absolute_error, r2),
-    "binary": Kind(binary_cross_entropy, f1),
-    "classes": Kind(cross_entropy, macro_f1),
-    "direction": Kind(angle, closeness),
+TASK_TYPES: dict[str, TaskType] = {
+    "squared": TaskType(mean_squared_error, r2),
+    "smooth-l1": TaskType(smooth_l1, r2),
+    "absolute": TaskType(absolute_error, r2),
+    "binary": TaskType(binary_cross_entropy, f1),
+    "classes": TaskType(cross_entropy, macro_f1),
+    "direction": TaskType(angle, closeness),
 }

@@ -2,6 +2,6 @@
 
 from .segnet import SegNet
 from .synthetic import StackedMLP
-from .tabular import StackedTrunk
+from .tabular import StackedTabularNet
 
-__all__ = ["SegNet", "StackedMLP", "StackedTrunk"]
+__all__ = ["SegNet", "StackedMLP", "StackedTabularNet"]

@@ -35,7 +35,7 @@ def all_reduce(value: Tensor) -> Tensor:
     return _Sum.apply(value)  # type: ignore[no-any-return, no-untyped-call]
 
 
-class UnionBatchNorm2d(nn.BatchNorm2d):
+class SynchronisedBatchNorm2d(nn.BatchNorm2d):
     """Batch normalisation over the slices of all ranks; the gradient flows through their common statistics."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
@@ -61,7 +61,7 @@ class UnionBatchNorm2d(nn.BatchNorm2d):
         return found.to(input.dtype)
 
 
-class UnionDropout2d(nn.Dropout2d):
+class SynchronisedDropout2d(nn.Dropout2d):
     """Drops whole channels; all ranks, which must draw from equal streams, draw for the union batch."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
@@ -74,14 +74,14 @@ class UnionDropout2d(nn.Dropout2d):
         return input * drawn[start : start + own]
 
 
-def join_ranks(network: nn.Module) -> nn.Module:
+def synchronise_layers(network: nn.Module) -> nn.Module:
     """Replaces batch normalisation and dropout by those of the union batch, in place."""
     for module in list(network.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.BatchNorm2d:
-                union = UnionBatchNorm2d(child.num_features, child.eps, child.momentum or 0.1)
+                union = SynchronisedBatchNorm2d(child.num_features, child.eps, child.momentum or 0.1)
                 union.load_state_dict(child.state_dict())
                 setattr(module, name, union)
             elif type(child) is nn.Dropout2d:
-                setattr(module, name, UnionDropout2d(child.p))
+                setattr(module, name, SynchronisedDropout2d(child.p))
     return network

@@ -37,7 +37,7 @@ class StackedLayerNorm(nn.Module):
         return torch.addcmul(self.bias, F.layer_norm(x, x.shape[-1:]), self.weight)
 
 
-class Dropouts(nn.Module):
+class ReplicaDropout(nn.Module):
     """Dropout in which each replica draws from its own stream, a pure function of its seed and a counter.
 
     So a replica drops the same units in a stack of any size and on any device, and a checkpoint is one number. Sixteen
@@ -71,7 +71,7 @@ class Dropouts(nn.Module):
 class Block(nn.Module):
     """x + Dropout(Linear(SiLU(Linear(LayerNorm(x)))))."""
 
-    def __init__(self, norm: StackedLayerNorm, up: StackedLinear, down: StackedLinear, dropout: Dropouts) -> None:
+    def __init__(self, norm: StackedLayerNorm, up: StackedLinear, down: StackedLinear, dropout: ReplicaDropout) -> None:
         super().__init__()
         self.norm, self.up, self.down, self.dropout = norm, up, down, dropout
 
@@ -80,7 +80,7 @@ class Block(nn.Module):
         return x + branch
 
 
-class StackedTrunk(nn.Module):
+class StackedTabularNet(nn.Module):
     """R networks: rows (R, n, inputs) to outputs (R, n, tasks).
 
     Args:
@@ -117,7 +117,7 @@ class StackedTrunk(nn.Module):
         copies = [self._single(seed, trunk_shapes, head_shapes * tasks) for seed in seeds]
         layers = [StackedLinear([copy[i] for copy in copies]) for i in range(len(trunk_shapes))]
         heads = [StackedLinear([copy[i] for copy in copies]) for i in range(len(trunk_shapes), len(copies[0]))]
-        self.dropout = Dropouts(seeds, dropout)
+        self.dropout = ReplicaDropout(seeds, dropout)
         self.head_dropout = head_dropout
         self.sparse_heads = False  # see wide_heads
         self.input = layers[0]

@@ -16,7 +16,7 @@ METRICS = {
 }  # fmt: skip
 
 
-def invented(run: Run, tasks: tuple[str, ...], epochs: int = 4) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def fake_run(run: Run, tasks: tuple[str, ...], epochs: int = 4) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """A history and a result."""
     draw = np.random.default_rng(int(run.key[:8], 16))
     level, history = draw.normal(0.6, 0.02), []
