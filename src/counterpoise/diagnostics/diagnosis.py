@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from .._files import atomic_path
+
 Verdict = Literal["scale", "conflict", "both", "neither"]
 
 # Calibrated on problems whose truth is known: benchmarks/monitor.py.
@@ -136,10 +138,8 @@ class Diagnosis:
         """Writes everything as JSON, whole or not at all."""
         body = asdict(self) | {"spread": self.spread, "drift": self.drift, "verdict": self.verdict}
         text = json.dumps(_finite(body | {"advice": self.advice}), indent=1, allow_nan=False) + "\n"
-        target = Path(path)
-        draft = target.with_name(f".{target.name}.{os.getpid()}")
-        draft.write_text(text, encoding="utf-8")
-        os.replace(draft, target)
+        with atomic_path(Path(path)) as temporary:
+            temporary.write_text(text, encoding="utf-8")
 
     def print(self) -> None:
         """In the terminal, by rich where it is installed."""

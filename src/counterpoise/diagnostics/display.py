@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from .._files import atomic_path
 from .diagnosis import CONFLICT_COSINE, SCALE_DECADES, Diagnosis
 
 
@@ -46,7 +47,5 @@ def draw(found: Diagnosis, path: str | os.PathLike[str]) -> None:
         cosines.text(0.5, 0.5, "conflict was not looked at\n(pass shared=)", ha="center", va="center")
         cosines.set_axis_off()
     figure.suptitle(found.advice[0].split(":")[0])
-    target = Path(path)
-    draft = target.with_name(f".{os.getpid()}.{target.name}")
-    figure.savefig(draft, dpi=150)
-    os.replace(draft, target)
+    with atomic_path(Path(path)) as temporary:
+        figure.savefig(temporary, dpi=150)

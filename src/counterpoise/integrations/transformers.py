@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer, TrainerCallback
 
+from .._files import atomic_path
 from ..aggregation import Aggregation
 from ..balancer import Balancer
 from ..distributed import average_gradients
@@ -133,9 +134,8 @@ class _Keep(TrainerCallback):  # type: ignore[misc, unused-ignore]
         if not args.should_save:
             return
         path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / FILE
-        draft = path.with_name(f".{FILE}.{os.getpid()}")
-        torch.save(self.trainer.balancer.state_dict(), draft)
-        os.replace(draft, path)
+        with atomic_path(path) as temporary:
+            torch.save(self.trainer.balancer.state_dict(), temporary)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.trainer.balancer.zero_grad()  # the Trainer clears the gradients of the model alone

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..files import write_whole
+from ..files import write_atomic
 
 CACHE_VARIABLE = "COUNTERPOISE_CACHE"
 LAYOUT = 1  # of a cached table; raise it when that changes
@@ -86,7 +86,7 @@ def _keep(table: Table, path: Path) -> None:
         buffer, values=table.values, names=np.array(table.names), categories=np.array(json.dumps(table.categories))
     )
     try:
-        write_whole(path, buffer.getvalue(), durable=False)
+        write_atomic(path, buffer.getvalue(), durable=False)
     except OSError:
         return
 

@@ -2,13 +2,13 @@
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from ..._files import atomic_path
 from .arff import CACHE_VARIABLE, cache_folder
 from .images import PLANES, Images
 
@@ -41,10 +41,7 @@ def _load(folder: Path) -> Images:
 
 def _save(images: Images, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+    with atomic_path(folder) as temporary:  # raises OSError if another process has written the folder meanwhile
+        temporary.mkdir()
         for name in (*PLANES, "train", "held_out"):
-            np.save(draft / f"{name}.npy", getattr(images, name).cpu().numpy())
-        os.rename(draft, folder)  # fails where another process was first: its folder is as good
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+            np.save(temporary / f"{name}.npy", getattr(images, name).cpu().numpy())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..files import write_whole
+from ..files import write_atomic
 from .arff import DataError, Matrix
 from .tabular import CATALOGUE, MULTI_LABEL, content_digest
 
@@ -29,7 +29,7 @@ def fetch(name: str, folder: Path) -> list[Path]:
     written = []
     for stem, part in zip(entry.files[0], np.split(values, [entry.rows[0]]), strict=True):
         path = folder / entry.folder / f"{stem}.arff.gz"
-        write_whole(path, gzip.compress(_arff(name, names, part, entry.targets).encode(), mtime=0))
+        write_atomic(path, gzip.compress(_arff(name, names, part, entry.targets).encode(), mtime=0))
         written.append(path)
     return written
 

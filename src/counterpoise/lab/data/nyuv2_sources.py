@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..._files import atomic_path
 from .arff import DataError
 from .images import CLASSES, FARTHEST, IGNORED, Images
 from .nyuv2 import LEVELS, SIZE, normals_of
@@ -83,13 +84,9 @@ def write_zip(images: Images, path: Path, *, quality: int = 90) -> None:
     """Packs images into the compact zip; normals are left out, and derived when it is read."""
     if images.size != SIZE:
         raise DataError(f"{path}: images are {images.size[0]} × {images.size[1]}, expected {SIZE[0]} × {SIZE[1]}")
-    draft = path.with_name(f".{path.name}.draft")
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        _pack(images, draft, quality)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    with atomic_path(path) as temporary:
+        _pack(images, temporary, quality)
 
 
 def _pack(images: Images, path: Path, quality: int) -> None:
