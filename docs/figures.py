@@ -1,5 +1,7 @@
-"""The pictures of the documentation, drawn from the library itself: python docs/figures.py."""
+"""Draw the figures of the documentation from the library and the recorded results: python docs/figures.py."""
 
+import csv
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,22 +14,61 @@ from matplotlib.figure import Figure
 import counterpoise as cp
 from counterpoise.lab.report.figures.rendering import RC
 
-FOLDER = Path(__file__).parent / "figures"
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "docs" / "figures"
+SCORES = ROOT / "results" / "beyond" / "tables" / "beyond-rescaling.csv"
 TASKS = ("seg", "depth", "normals")
-COLOURS = ("#0072B2", "#D55E00", "#00845F")  # of the tasks, as in the atlas
+COLOURS = ("#0072B2", "#D55E00", "#00845F")  # one per task, as in the atlas
 DASHES = ("-", "--", ":")
-LR, STEPS = 3e-3, 480  # as in the paper's synthetic runs
+LR, STEPS = 3e-3, 480  # the learning rate and length of the paper's synthetic runs
+STYLE = {**RC, "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"], "path.simplify": True}
+DARK = {
+    "text.color": "#E6EDF3", "axes.labelcolor": "#E6EDF3", "axes.edgecolor": "#7D8590", "xtick.color": "#C9D1D9",
+    "ytick.color": "#C9D1D9", "grid.color": "#7D8590",
+}  # fmt: skip
+
+
+def score_by_factor(dark: bool = False) -> Figure:
+    """Plot the recorded macro score of five methods against the factor on one loss."""
+    methods = {
+        "BPGS": ("BPGS", "#58A6FF" if dark else "#0072B2", "o-", 2.6),
+        "cagrad": ("CAGrad", "#D2A8FF" if dark else "#8250A8", "s-", 1.4),
+        "PCGrad": ("PCGrad", "#56D4A0" if dark else "#00845F", "^-", 1.4),
+        "Kendall": ("Kendall", "#FFA657" if dark else "#D55E00", "D-", 1.4),
+        "static": ("plain sum", "#9DA7B3" if dark else "#6E7781", "v-", 1.4),
+    }
+    factors = ("×1", "×10", "×100", "×1000")
+    means = {}
+    with SCORES.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["metric"] == "macro":
+                means[row["method"], row["condition"]] = float(row["mean"])
+    figure = Figure(figsize=(7.2, 3.1), layout="constrained")
+    axis = figure.subplots()
+    for method, (label, colour, style, width) in methods.items():
+        scores = [means[method, factor] for factor in factors]
+        axis.plot(range(4), scores, style, color=colour, linewidth=width, markersize=5)
+        label, nudge = f"{scores[-1]:.3f}  {label}", (10, -2 if method == "cagrad" else 2)
+        text = axis.annotate(label, (3, scores[-1]), nudge, textcoords="offset points", color=colour, va="center")
+        text.set(annotation_clip=False, fontweight="bold" if method == "BPGS" else "normal")
+    axis.set_xticks(range(4), factors)
+    axis.set_yticks([0.65, 0.70, 0.75])
+    axis.set(
+        xlim=(-0.1, 3.05), ylim=(0.62, 0.79), xlabel="factor on one of five losses", ylabel="score on held-out data"
+    )
+    axis.set_title("One loss is multiplied, nothing else changes", loc="left")
+    return figure
 
 
 def chart() -> Figure:
-    """The sigmoid of θ into the interval around the mean log-loss, and the tasks of one batch on it."""
+    """Plot the bounded interval of one batch, the sigmoid of θ that maps into it, and the tasks on it."""
     losses = torch.tensor([1.2, 60.0, 0.05], dtype=torch.float64)
     balancer = cp.BPGS(list(TASKS)).double()
     balancer(losses)
-    at = balancer.chart
+    at = balancer.geometry
     assert at is not None
     mu, reach = at.mu.item(), at.width.item() / 2
-    theta = torch.linspace(-6, 6, 200, dtype=torch.float64)
+    theta = torch.linspace(-6, 6, 61, dtype=torch.float64)
     figure = Figure(figsize=(6.4, 3.4), layout="constrained")
     axis = figure.subplots()
     axis.axhspan(mu - reach, mu + reach, color="#0072B2", alpha=0.07, linewidth=0)
@@ -44,16 +85,16 @@ def chart() -> Figure:
 
 
 def scale() -> Figure:
-    """Each task's share of weight × loss as one loss grows, after as many steps as the paper's runs have."""
+    """Plot each task's share of weight × loss as one loss grows, after as many steps as the paper's runs have."""
     losses = torch.tensor([1.2, 0.6, 0.25], dtype=torch.float64)
-    factors = np.geomspace(1, 1000, 31)
+    factors = np.geomspace(1, 1000, 16)
     names = {"bpgs": "BPGS", "kendall": "Kendall", "uw-so": "UW-SO", "uw-o": "UW-O"}
     figure = Figure(figsize=(8.4, 2.7), layout="constrained")
     for axis, (name, title) in zip(figure.subplots(1, 4, sharey=True), names.items(), strict=True):
-        now = losses * torch.stack([torch.tensor([f, 1.0, 1.0]) for f in factors])
+        scaled = losses * torch.stack([torch.tensor([f, 1.0, 1.0]) for f in factors])
         balancer = cp.make(name, list(TASKS), batch_shape=(len(factors),)).double()
-        weights = trained(balancer, lambda step, now=now: now, STEPS)[-1]  # type: ignore[misc]
-        shares = weights * now / (weights * now).sum(-1, keepdim=True)
+        weights = train_weights(balancer, lambda step, scaled=scaled: scaled, STEPS)[-1]  # type: ignore[misc]
+        shares = weights * scaled / (weights * scaled).sum(-1, keepdim=True)
         for share, task, colour, dash in zip(shares.T, TASKS, COLOURS, DASHES, strict=True):
             axis.plot(factors, 100 * share, dash, color=colour, label=task, linewidth=2)
         axis.set(xscale="log", title=title, xlabel="factor on seg", ylim=(-3, 103))
@@ -66,20 +107,20 @@ def scale() -> Figure:
 
 
 def follow() -> Figure:
-    """Weights on noisy losses, one of which grows by a factor of 30."""
+    """Plot the weights on noisy losses, one of which grows by a factor of 30."""
     stream = torch.Generator().manual_seed(0)
     noise = (0.25 * torch.randn(900, 3, generator=stream, dtype=torch.float64)).exp()
     losses = torch.tensor([1.2, 0.6, 0.25], dtype=torch.float64) * noise
     losses[300:, 2] *= 30
-    kinds: dict[str, Callable[[], cp.Balancer]] = {
+    balancers: dict[str, Callable[[], cp.Balancer]] = {
         "UW-O, normalised": lambda: cp.UWO(list(TASKS), normalise=True),
         "BPGS": lambda: cp.BPGS(list(TASKS)),
     }
     figure = Figure(figsize=(8.4, 2.9), layout="constrained")
-    for axis, (title, build) in zip(figure.subplots(1, 2, sharey=True), kinds.items(), strict=True):
-        weights = torch.stack(trained(build().double(), lambda step: losses[step], len(losses)))
+    for axis, (title, build) in zip(figure.subplots(1, 2, sharey=True), balancers.items(), strict=True):
+        weights = torch.stack(train_weights(build().double(), lambda step: losses[step], len(losses)))
         for column, task, colour in zip(weights.T, TASKS, COLOURS, strict=True):
-            axis.plot(range(0, 900, 3), column[::3], color=colour, label=task, linewidth=1)
+            axis.plot(range(0, 900, 6), column[::6], color=colour, label=task, linewidth=1)
         axis.axvline(300, color="#333333", linestyle="--", linewidth=0.8)
         axis.annotate("normals × 30", (300, 1.0), (5, -2), textcoords="offset points", va="top")
         axis.set(title=title, xlabel="step", ylim=(0, 1))
@@ -89,24 +130,24 @@ def follow() -> Figure:
     return figure
 
 
-def trained(balancer: cp.Balancer, losses: Callable[[int], torch.Tensor], steps: int) -> list[torch.Tensor]:
-    """The weights of every step; what is learned is trained by Adam on losses that nothing else moves."""
+def train_weights(balancer: cp.Balancer, losses: Callable[[int], torch.Tensor], steps: int) -> list[torch.Tensor]:
+    """Return the weights of every step while Adam trains the balancer on given losses."""
     parameters = list(balancer.parameters())
     optimizer = torch.optim.Adam(parameters, lr=LR) if parameters else None
-    found = []
+    history = []
     for step in range(steps):
         objective = balancer(losses(step))
         assert balancer.weights is not None
-        found.append(balancer.weights)
+        history.append(balancer.weights)
         if optimizer is not None:
             optimizer.zero_grad()
             objective.sum().backward()
             optimizer.step()
-    return found
+    return history
 
 
 def directions() -> Figure:
-    """Two conflicting gradients in the plane, and where methods go; then with one loss times ten."""
+    """Plot the directions of six methods for two conflicting gradients, then with one loss multiplied by ten."""
     gradients = torch.tensor([[1.0, 0.0], [-0.6, 0.8]], dtype=torch.float64)
     methods: dict[str, tuple[Callable[[], cp.Balancer], str, str]] = {
         "sum": (lambda: cp.Static(2), "#777777", "-"),
@@ -119,19 +160,18 @@ def directions() -> Figure:
     figure = Figure(figsize=(8.4, 3.4), layout="constrained")
     for axis, factor in zip(figure.subplots(1, 2), (1.0, 10.0), strict=True):
         rows = gradients * torch.tensor([[1.0], [factor]])
-        for name, colour in (("g₁", "#222222"), ("g₂", "#222222")):
-            row = rows[0 if name == "g₁" else 1]
+        for name, row in zip(("g₁", "g₂"), rows, strict=True):
             tip = row / max(row.norm().item(), 1) * (1.0 if row.norm() <= 1 else 1.35)
-            arrow(axis, tip, colour, width=2.2)
-            label = name if row.norm() <= 1 else f"{name} (× {factor:g}, cut short)"
-            axis.annotate(label, (tip[0].item(), tip[1].item()), (4, 4), textcoords="offset points", color=colour)
+            draw_arrow(axis, tip, "#222222", width=2.2)
+            label = name if row.norm() <= 1 else f"{name} (× {factor:g}, not to scale)"
+            axis.annotate(label, (tip[0].item(), tip[1].item()), (4, 4), textcoords="offset points", color="#222222")
         for name, (build, colour, dash) in methods.items():
             d = direction(build(), rows)
             tip = 1.15 * d / d.norm()
             axis.plot([0, tip[0]], [0, tip[1]], dash, color=colour, linewidth=2.4, label=name)
             axis.plot(*tip, "o", color=colour, markersize=4)
         axis.set(xlim=(-1.15, 1.25), ylim=(-0.1, 1.4), aspect="equal", xticks=[], yticks=[])
-        axis.set_title("one scale" if factor == 1 else "the loss of task 2 × 10")
+        axis.set_title("equal scale" if factor == 1 else "loss of task 2 × 10")
         axis.grid(visible=False)
         axis.spines[["left", "bottom"]].set_visible(False)
     handles, labels = figure.axes[0].get_legend_handles_labels()
@@ -140,30 +180,50 @@ def directions() -> Figure:
 
 
 def direction(balancer: cp.Balancer, rows: torch.Tensor) -> torch.Tensor:
+    """Return the direction of a balancer for given task gradients."""
     x = torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    losses = rows @ x + rows.norm(dim=1)  # losses in proportion to their gradients: a factor multiplies both
+    losses = rows @ x + rows.norm(dim=1)  # proportional to the gradients: a factor multiplies both
     balancer.double().backward(list(losses), shared=[x])
     assert x.grad is not None
     return x.grad
 
 
-def arrow(axis: Axes, tip: torch.Tensor, colour: str, width: float) -> None:
+def draw_arrow(axis: Axes, tip: torch.Tensor, colour: str, width: float) -> None:
     style = {"arrowstyle": "-|>", "color": colour, "linewidth": width, "shrinkA": 0, "shrinkB": 0}
     axis.annotate("", (tip[0].item(), tip[1].item()), (0, 0), arrowprops=style)
 
 
-FIGURES = {"chart": chart, "scale": scale, "follow": follow, "directions": directions}
+FIGURES: dict[str, Callable[[], Figure]] = {
+    "score-light": score_by_factor,
+    "score-dark": lambda: score_by_factor(dark=True),
+    "chart": chart,
+    "scale": scale,
+    "follow": follow,
+    "directions": directions,
+}
 
 
 def draw(folder: Path) -> list[Path]:
-    """Draws every figure: the same bytes each time, whenever it is drawn."""
+    """Write every figure as SVG. The files do not depend on the time at which they are drawn."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    with mpl.rc_context({**RC, "svg.fonttype": "path"}):
-        for name, make in FIGURES.items():
-            written.append(folder / f"{name}.svg")
-            make().savefig(written[-1], metadata={"Date": None})
+    for name, plot in FIGURES.items():
+        written.append(folder / f"{name}.svg")
+        with mpl.rc_context({**STYLE, **(DARK if name.endswith("dark") else {})}):
+            plot().savefig(written[-1], metadata={"Date": None}, transparent=name.startswith("score"))
+        written[-1].write_text(compact(written[-1].read_text(encoding="utf-8")), encoding="utf-8")
     return written
+
+
+def compact(svg: str) -> str:
+    """Round coordinates to a tenth of a point and drop metadata and comments."""
+    svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<\?xml.*?\?>|<!DOCTYPE.*?>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"\d+\.\d{2,}", _shorten, tag[0]), svg)  # not the text between tags
+    return re.sub(r"\s*\n\s*", "\n", svg).strip() + "\n"
+
+
+def _shorten(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.1f}".removesuffix(".0")
 
 
 if __name__ == "__main__":
