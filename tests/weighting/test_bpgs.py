@@ -138,8 +138,8 @@ def test_two_tasks_start_at_a_fixed_place() -> None:
     for losses in ([1.0, 3.0], [1e-6, 1e6], [2.0, 1.99]):
         balancer = cp.BPGS(2).double()
         balancer(torch.tensor(losses, dtype=torch.float64))
-        assert balancer.chart is not None
-        torch.testing.assert_close(balancer.chart.z_over_tau.abs(), torch.full((2,), 1 / 1.1, dtype=torch.float64))
+        assert balancer.geometry is not None
+        torch.testing.assert_close(balancer.geometry.z_over_tau.abs(), torch.full((2,), 1 / 1.1, dtype=torch.float64))
 
 
 def test_fixed_start_gives_equal_weights() -> None:
@@ -181,8 +181,8 @@ def test_only_the_logarithm_is_floored() -> None:
 def test_equal_losses_meet_the_floor_of_the_spread() -> None:
     balancer = cp.BPGS(3).double()
     balancer(torch.full((3,), 2.5, dtype=torch.float64))
-    assert balancer.chart is not None
-    assert balancer.chart.std.item() == 1e-4
+    assert balancer.geometry is not None
+    assert balancer.geometry.std.item() == 1e-4
     assert balancer.theta.abs().max() < 1e-9
     torch.testing.assert_close(balancer.weights, torch.full((3,), 1 / 3, dtype=torch.float64))
 
@@ -192,7 +192,7 @@ def test_a_negative_margin_keeps_its_start_inside_the_chart() -> None:
     losses = torch.tensor([1.0, 1.0, 1.0, 1.0, 1000.0], dtype=torch.float64)
     balancer = cp.BPGS(5, margin=-0.95).double()
     balancer(losses)
-    chart = balancer.chart
+    chart = balancer.geometry
     assert chart is not None
     torch.testing.assert_close(chart.s[:4], losses[:4].log())
     assert 0.99 < chart.z_over_tau[4] < 1
@@ -246,13 +246,13 @@ def test_weights_function_broadcasts() -> None:
 
 def test_chart_tells_the_last_step() -> None:
     balancer = cp.BPGS(3).double()
-    assert balancer.chart is None
+    assert balancer.geometry is None
     _, losses = draw(3, seed=9)
     balancer(losses)
     before = balancer.theta.detach().clone()
     with torch.no_grad():
         balancer.theta.add_(1)  # what an optimiser does next must not show in the chart
-    at = balancer.chart
+    at = balancer.geometry
     assert at is not None
     torch.testing.assert_close(at.theta, before)
     torch.testing.assert_close(at.mu, losses.log().mean(-1, keepdim=True))
@@ -269,8 +269,8 @@ def test_chart_is_not_moved_by_what_happens_to_the_losses() -> None:
         balancer, losses = cp.BPGS(tasks), torch.full((tasks,), 3.0)
         balancer(losses)
         losses.mul_(100)
-        assert balancer.chart is not None
-        assert balancer.chart.mu.item() == pytest.approx(math.log(3.0))
+        assert balancer.geometry is not None
+        assert balancer.geometry.mu.item() == pytest.approx(math.log(3.0))
 
 
 def test_nothing_overflows_far_outside() -> None:

@@ -45,9 +45,9 @@ def test_bpgs_compiles_once_and_agrees(variant: dict[str, object]) -> None:
             torch.testing.assert_close(fast.theta, slow.theta, rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(fast.theta.grad, slow.theta.grad, rtol=1e-4, atol=1e-3)
             torch.testing.assert_close(fast.weights, slow.weights, rtol=1e-5, atol=1e-7)
-            assert fast.chart is not None
-            assert slow.chart is not None
-            torch.testing.assert_close(fast.chart.mu, slow.chart.mu, rtol=1e-6, atol=1e-6)
+            assert fast.geometry is not None
+            assert slow.geometry is not None
+            torch.testing.assert_close(fast.geometry.mu, slow.geometry.mu, rtol=1e-6, atol=1e-6)
             if not torch.isnan(factor).any():
                 for grad, parameter in zip(grads, model.parameters(), strict=True):
                     torch.testing.assert_close(grad, parameter.grad, rtol=1e-4, atol=1e-5)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torchjd.scalarization as peer
-from helpers.toy import needs, train
+from helpers.toy import extra_arguments, train
 from torch import Tensor
 
 import counterpoise as cp
@@ -336,7 +336,7 @@ def test_second_derivatives_are_right_or_refused(name: str) -> None:
     balancer = prepare(name)
     leaf = LOSSES.clone().requires_grad_()
     curved = leaf.square()
-    extra = needs(cp.describe(name), leaf)
+    extra = extra_arguments(cp.describe(name), leaf)
     value = balancer(curved, **extra)
     if not type(balancer).linear:  # type: ignore[attr-defined]
         with pytest.raises(RuntimeError, match="second derivatives"):

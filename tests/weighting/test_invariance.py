@@ -63,8 +63,8 @@ def test_losses_under_the_floor_are_all_alike(values: list[float]) -> None:
     balancer = cp.BPGS(len(values)).double()
     balancer(torch.tensor(values, dtype=torch.float64))
     torch.testing.assert_close(balancer.weights, torch.full((len(values),), 1 / len(values), dtype=torch.float64))
-    assert balancer.chart is not None
-    assert math.isclose(balancer.chart.mu.item(), math.log(1e-8), rel_tol=1e-14)
+    assert balancer.geometry is not None
+    assert math.isclose(balancer.geometry.mu.item(), math.log(1e-8), rel_tol=1e-14)
 
 
 @given(st.lists(st.floats(-300, 300), min_size=2, max_size=64))

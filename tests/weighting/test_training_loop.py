@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.toy import EPOCH, needs, problem, shared
+from helpers.toy import EPOCH, extra_arguments, problem, shared
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.optim.swa_utils import AveragedModel
@@ -32,7 +32,7 @@ class Run:
         return errors.mean(0)
 
     def backward(self, losses: Tensor, **options: Any) -> Tensor:
-        extra = needs(self.method, losses, self.losses)
+        extra = extra_arguments(self.method, losses, self.losses)
         return self.balancer.backward(losses, shared=shared(self.model, self.method), **extra, **options)
 
     def step(self) -> None:
@@ -124,7 +124,7 @@ def test_grad_scaler_scales_after_weighting(name: str, through: str) -> None:
     plain, scaled = Run(name), Run(name)
     for run, scaler in ((plain, None), (scaled, torch.amp.GradScaler("cpu", init_scale=1024.0))):
         losses = run.losses()
-        extra = needs(run.method, losses)
+        extra = extra_arguments(run.method, losses)
         if scaler is None:
             run.balancer(losses, **extra).backward()
             continue

@@ -29,7 +29,7 @@ from ..inputs import (
     mask_unsampled,
 )
 from ..weighting import Weighting
-from ..weighting._objective import fitted
+from ..weighting._objective import clamp_to_dtype
 
 Heads = Literal["own", "aggregated"]
 Ranks = Literal["exact", "local"]
@@ -235,7 +235,7 @@ class Aggregation(Balancer):
         step, local, mean = self._loss_space(values, counts, learning, **needs)
         learned = None if self.weighting is None else self.weighting.learned
         if learned is not None and learned.requires_grad and step.gradient is not None:
-            gradient = fitted(step.gradient, learned.dtype)
+            gradient = clamp_to_dtype(step.gradient, learned.dtype)
             gradients.accumulate([learned], [gradient if scale is None else gradient * scale])
         multipliers = self.multipliers(mean, learning)
         if multipliers is not None:
@@ -376,7 +376,7 @@ class Aggregation(Balancer):
 
     def _gram(self, grads: TaskGradients, seen: Seen) -> Tensor:
         """The Gram matrix of all T tasks, unscaled, NaN on the diagonal for those that are absent."""
-        products = self._true(gradients.gram(grads.rows, len(self.batch_shape), grads.stacks), grads, seen)
+        products = self._true(gradients.gram_matrix(grads.rows, len(self.batch_shape), grads.stacks), grads, seen)
         first = next(grad for row in grads.rows for grad in row if grad is not None)
         products = products.to(torch.promote_types(first.dtype, torch.float32))
         tasks = len(self.tasks)

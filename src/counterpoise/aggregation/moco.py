@@ -66,7 +66,7 @@ class MoCo(Aggregation):
         factors = torch.where(there, losses / norms, 0.0) * unscale
         root = (self.step + 1).sqrt().unsqueeze(-1)
         rows = self.memory.follow(grads, factors, there * (self.beta / root), sound, seen.learning)
-        products = self._summed(gradients.gram(rows, len(self.batch_shape)), grads).to(self.lam.dtype)
+        products = self._summed(gradients.gram_matrix(rows, len(self.batch_shape)), grads).to(self.lam.dtype)
         change = (products @ self.lam.unsqueeze(-1)).squeeze(-1) + self.rho * self.lam
         lam = torch.softmax(self.lam - self.gamma / root * change, -1)
         some = seen.present.any(-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Loss space: one file per method."""
+"""Loss-space methods, one file per method."""
 
 from .base import Weighting
 from .bpgs import BPGS

@@ -1,31 +1,37 @@
-"""Base of the methods that learn from epoch means."""
+"""Base class of the methods that use mean losses per epoch."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
-from ..balancer import Common
 from ..functional import Step
-from ._running_mean import Mean
+from ._running_mean import RunningMean
 from .base import Weighting
 
 
 class EpochWeighting(Weighting):
-    """Keeps the mean loss of the current epoch; `epoch_end` hands it to `turn`.
+    """Base class that keeps the mean losses of the current epoch and passes them to `update_from_epoch`.
 
-    A loop that never calls `epoch_end` would weigh all tasks alike for ever: after `max_epoch_steps` steps without it,
-    that is an error.
+    Without calls of `epoch_end` the weights would never change. An error is raised after `max_epoch_steps` steps
+    without it.
     """
 
     def __init__(
-        self, tasks: int | Sequence[str], *, max_epoch_steps: int | None = 100_000, **common: Unpack[Common]
+        self,
+        tasks: int | Sequence[str],
+        *,
+        max_epoch_steps: int | None = 100_000,
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(tasks, **common)
+        super().__init__(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
         self.max_epoch_steps = max_epoch_steps
-        self.mean = Mean(self.shape)
+        self.mean = RunningMean(self.shape)
         self._steps = 0
 
     def take_step(self, values: Tensor, counts: Tensor | None, learning: bool, **needs: Any) -> tuple[Step, Step]:
@@ -40,13 +46,13 @@ class EpochWeighting(Weighting):
 
     @torch.no_grad()
     def epoch_end(self) -> None:
-        """Closes the epoch."""
+        """Update the method from the mean losses of the epoch and start the next one."""
         self._steps = 0
-        self.turn(self.mean.take())
+        self.update_from_epoch(self.mean.pop())
 
     @abstractmethod
-    def turn(self, mean: Tensor) -> None:
-        """Takes the mean losses of the epoch that ended, NaN for a task that never came."""
+    def update_from_epoch(self, mean: Tensor) -> None:
+        """Update the state from the mean losses of the last epoch, NaN for a task without any loss."""
 
     def reset(self) -> None:
         super().reset()

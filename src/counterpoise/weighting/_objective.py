@@ -1,4 +1,4 @@
-"""The one autograd node that every loss-space balancer puts on top of the losses."""
+"""The autograd node that connects the objective of a loss-space method with the losses."""
 
 from typing import Any
 
@@ -8,9 +8,8 @@ from torch import Tensor
 from ..functional import Step
 
 
-def fitted(gradient: Tensor, dtype: torch.dtype) -> Tensor:
-    """A gradient in the precision of its parameter. Past that range it still has a sign: infinity would poison the
-    optimiser's averages."""
+def clamp_to_dtype(gradient: Tensor, dtype: torch.dtype) -> Tensor:
+    """Cast a gradient, clamping it to the range of `dtype`: an infinity would spoil the optimiser's averages."""
     if gradient.dtype == dtype:
         return gradient
     limit = torch.finfo(dtype).max
@@ -18,10 +17,11 @@ def fitted(gradient: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class Objective(torch.autograd.Function):
-    """Returns the value of an objective whose derivatives are known.
+    """Return the value of an objective whose derivatives are known.
 
-    The losses get the step's weights, the learned coordinates its gradient, each times the incoming gradient: a
-    GradScaler's factor or a division by accumulation steps reaches both. Nothing is recomputed and nothing cancels.
+    In the backward pass the losses get the weights of the step and the learned parameter gets its gradient, each
+    multiplied by the incoming gradient. A GradScaler's factor or a division by accumulation steps therefore reaches
+    both.
     """
 
     @staticmethod
@@ -34,13 +34,14 @@ class Objective(torch.autograd.Function):
         cut: tuple[int, ...],
         *inputs: Tensor,
     ) -> Tensor:
-        """`slots` is the task of each input (None: one input holds all), `cut` the tasks that get no gradient."""
-        # Constants, neither inputs nor outputs: they need no version check, and plain attributes are cheaper.
+        """Store the derivatives. `slots` is the task of each input (None: one input holds all tasks), `cut` the tasks
+        that get no gradient."""
+        # These are constants, not inputs or outputs: plain attributes are cheaper and need no version check.
         ctx.weights, ctx.gradient = step.weights, step.gradient
         if learned is not None and step.gradient is not None:
-            ctx.gradient = fitted(step.gradient, learned.dtype)
+            ctx.gradient = clamp_to_dtype(step.gradient, learned.dtype)
         ctx.linear, ctx.slots, ctx.cut = linear, slots, cut
-        # Old compilers (torch 2.4) trace no function that returns what it was given.
+        # The compiler of torch 2.4 cannot trace a function that returns one of its arguments.
         return step.objective.clone() if torch.compiler.is_compiling() else step.objective
 
     @staticmethod
@@ -52,7 +53,7 @@ class Objective(torch.autograd.Function):
         to_learned = None if ctx.gradient is None else column * ctx.gradient
         if ctx.slots is None:
             return None, to_learned, None, None, None, column * ctx.weights
-        # For a cut task an undefined gradient, not a zero: 0 · NaN further down would be NaN.
+        # A cut task gets an undefined gradient instead of zero, because 0 · NaN in its graph would be NaN.
         each = (column * ctx.weights).unbind(-1)
         to_losses = (None if slot in ctx.cut else each[slot] for slot in ctx.slots)
         return None, to_learned, None, None, None, *to_losses

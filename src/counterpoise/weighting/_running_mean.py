@@ -1,4 +1,4 @@
-"""Mean losses over many steps, as buffers."""
+"""Running mean of the losses over several steps."""
 
 import torch
 from torch import Tensor
@@ -6,8 +6,8 @@ from torch import Tensor
 from .._state.float32 import Float32State
 
 
-class Mean(Float32State):
-    """A running mean per task that skips the steps where the task is absent."""
+class RunningMean(Float32State):
+    """Mean loss per task, over the steps in which the task is present. The sums are buffers."""
 
     total: Tensor
     count: Tensor
@@ -18,12 +18,13 @@ class Mean(Float32State):
         self.register_buffer("count", torch.zeros(shape))
 
     def add(self, losses: Tensor) -> None:
+        """Add the losses of one step; non-finite losses are skipped."""
         present = torch.isfinite(losses)
         self.total.add_(torch.where(present, losses, 0.0))
         self.count.add_(present)
 
-    def take(self) -> Tensor:
-        """The mean, NaN for a task that never came; the next one starts."""
+    def pop(self) -> Tensor:
+        """Return the mean, NaN for a task without any loss, and clear the sums."""
         mean = self.total / self.count
         self.clear()
         return mean

@@ -1,4 +1,12 @@
-"""Loss space: losses in, weights out, no extra backward."""
+"""Base class of the loss-space methods: losses in, weights out, no extra backward pass.
+
+One call of a balancer has four steps:
+
+1. `collect_losses` checks the losses and stacks them into one detached vector, NaN for absent tasks.
+2. `take_step` averages them over ranks and calls the method's own `weigh`.
+3. `weigh` returns a `Step`: the objective, the weights, and the gradient of the learned parameter.
+4. `Objective` connects the objective with the autograd graph of the losses.
+"""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
@@ -16,28 +24,35 @@ from ._objective import Objective
 
 
 class Weighting(Balancer):
-    """Base of the loss-space methods: a subclass holds state and says how to `weigh`."""
+    """Base class of the loss-space methods. A subclass holds the state and implements `weigh`."""
 
-    linear: ClassVar[bool] = True  # whether the objective is linear in the losses once its weights are fixed
+    linear: ClassVar[bool] = True  # whether the objective is linear in the losses for fixed weights
 
     @abstractmethod
     def weigh(self, losses: Tensor, learning: bool) -> Step:
-        """One step on detached losses (…, T), NaN where absent; changes state only when `learning`."""
+        """Compute one step from detached losses (…, T), NaN where absent. State changes only if `learning`."""
 
     @property
     def learned(self) -> nn.Parameter | None:
-        """The coordinates that receive the step's gradient."""
+        """The parameter that receives the gradient of the step, if the method learns one."""
         return None
 
     def forward(self, losses: Losses, *, counts: Tensor | None = None, **needs: Any) -> Tensor:
-        """Returns the objective of the network, a scalar (or one per replica).
+        """Return the objective of the network, a scalar (or one value per replica).
 
-        Its `backward` gives each loss its weight, and the balancer's own parameters their gradient. `counts` (…, T)
-        says how many samples stand behind each loss: a task with none is absent, and in a process group ranks count by
-        them. Whatever else a method needs (`kpis` for DTP) goes by keyword.
+        Its backward pass multiplies the gradient of each loss by its weight and gives the balancer's own parameter its
+        gradient.
+
+        Args:
+            losses (tensor, mapping or sequence of tensors): The losses of the batch.
+            counts (Tensor, optional): Number of samples of each loss, (…, T). A task without samples is absent, and
+                ranks are averaged in proportion to their counts. Default: `None`.
+            needs: Further inputs of a method, such as `kpis` for DTP.
         """
         learned, learning = self.learned, self.learning
-        values, slots, inputs = collect_losses(losses, self.tasks, self.batch_shape, *self._home(learned))
+        values, slots, inputs = collect_losses(
+            losses, self.tasks, self.batch_shape, *self._state_device_and_dtype(learned)
+        )
         if self.strict:
             check_finite(values, slots, self.tasks, counts)
         if counts is not None:
@@ -46,7 +61,8 @@ class Weighting(Balancer):
             values = distributed.to_comm_device(values, self.process_group)
         step, local = self.take_step(values, counts, learning, **needs)
         self._last.weights = step.weights
-        if learned is None and _nothing_to_differentiate(values, inputs, counts):  # backward runs nevertheless
+        if learned is None and _no_loss_has_a_graph(values, inputs, counts):
+            # A leaf of zeros keeps the objective differentiable, so that the user's backward() still works.
             slots, inputs = None, (torch.zeros_like(values, requires_grad=True),)
         return Objective.apply(  # type: ignore[no-any-return, no-untyped-call]
             local, learned, self.linear, slots, cut_nonfinite(values, slots, inputs), *inputs
@@ -62,7 +78,7 @@ class Weighting(Balancer):
         retain_graph: bool = False,
         **needs: Any,
     ) -> Tensor:
-        del shared, features  # a weighted sum needs no task gradients
+        del shared, features  # used by gradient-space methods only
         objective: Tensor = self(losses, **needs)
         total = objective.sum()
         (total if scaler is None else scaler.scale(total)).backward(retain_graph=retain_graph)
@@ -76,12 +92,16 @@ class Weighting(Balancer):
         features: Tensor | Sequence[Tensor] | None = None,
         **needs: Any,
     ) -> Tensor:
-        del shared, features
+        del shared, features  # used by gradient-space methods only
         objective: Tensor = self(losses, **needs)
         return objective.sum() if self.batch_shape else objective
 
     def take_step(self, values: Tensor, counts: Tensor | None, learning: bool, **needs: Any) -> tuple[Step, Step]:
-        """The step, and the same step as this rank's losses see it: its weights times the rank's share."""
+        """Return the step on the losses of all ranks, and the step with weights for the losses of this rank.
+
+        The weights of the second are multiplied by this rank's share of the samples. Without a process group, both are
+        the same.
+        """
         if needs:
             raise TypeError(f"{type(self).__name__} takes no {', '.join(map(repr, needs))}")
         mean, share = self._mean_over_ranks(values, counts, learning)
@@ -89,23 +109,23 @@ class Weighting(Balancer):
         return (step, step) if share is None else distributed.localize_step(step, share, values)
 
     def _mean_over_ranks(self, values: Tensor, counts: Tensor | None, learning: bool) -> tuple[Tensor, Tensor | None]:
-        """The losses of the union batch and this rank's share in them; outside a process group, the losses."""
+        """Return the mean losses over ranks and this rank's share; without a process group, the losses and None."""
         if not (learning and distributed.is_active(self.process_group)):
             return values, None
         return distributed.average_losses(values, counts, self.process_group)
 
-    def _home(self, learned: nn.Parameter | None) -> tuple[torch.device | None, torch.dtype | None]:
-        """Where the balancer lives, and the precision of its state; None if it has none to live anywhere."""
-        held: Tensor | None = learned
-        if held is None:
-            for held in self._buffers.values():
-                if held is not None and held.is_floating_point():
+    def _state_device_and_dtype(self, learned: nn.Parameter | None) -> tuple[torch.device | None, torch.dtype | None]:
+        """Return the device and the precision of the balancer's state; None for a method without state."""
+        state: Tensor | None = learned
+        if state is None:
+            for state in self._buffers.values():
+                if state is not None and state.is_floating_point():
                     break
-        return (None, None) if held is None else (held.device, held.dtype)
+        return (None, None) if state is None else (state.device, state.dtype)
 
 
-def _nothing_to_differentiate(values: Tensor, inputs: Sequence[Tensor], counts: Tensor | None) -> bool:
-    """Whether all tasks are absent and have no graph: no loss was given, or constants behind which are no samples."""
+def _no_loss_has_a_graph(values: Tensor, inputs: Sequence[Tensor], counts: Tensor | None) -> bool:
+    """Whether all tasks are absent and none has a graph: no loss was given, or only constants without samples."""
     if not inputs:
         return True
     if counts is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():

@@ -1,14 +1,14 @@
-"""BPGS: bounded, batch-anchored uncertainty weighting with split objectives."""
+"""BPGS: bounded uncertainty weighting, anchored to the batch, with split objectives."""
 
 import math
 from collections.abc import Sequence
-from typing import Unpack, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
 from .. import kernels
-from ..balancer import Common
 from ..functional import Anchor, Chart, ChartKind, ChartOptions, Step, bpgs, bpgs_calibrate, bpgs_chart
 from ..functional._masking import working_dtype
 from ..functional.bpgs import radius
@@ -16,41 +16,65 @@ from ..registry import register
 from .base import Weighting
 
 
-@register("bpgs", paper="Subedi 2026", summary="bounded learned weights: losses that differ by orders of magnitude")
+@register("bpgs", paper="Subedi 2026", summary="bounded learned weights: for losses that differ by orders of magnitude")
 class BPGS(Weighting):
     r"""Bounded precision-geometry scaling (Subedi 2026).
 
-    The log-variance of each task lives in an interval around the batch's own mean log-loss,
+    One coordinate θ per task is learned together with the network. It sets the task's log-variance within a bounded
+    interval around the mean log-loss of the batch, so that no task can dominate or vanish. Use it for losses that
+    differ by orders of magnitude.
 
     .. math:: s_i = \mu + \bar\varsigma\,\tau_T\,(2\sigma(\theta_i) - 1), \qquad \tau_T = \sqrt{T - 1} + 0.1
 
-    with :math:`\mu` the mean and :math:`\bar\varsigma` the (floored) standard deviation of the detached log-losses. The
-    precisions :math:`\omega_i = e^{-s_i}` give the weights :math:`\alpha = \omega / \sum_j \omega_j`. Two objectives
-    share one `backward`: the network minimises :math:`J_{net} = \sum_i \mathrm{sg}[\alpha_i] L_i`, which is the value
-    returned, and θ receives :math:`g_\theta \nabla J_{unc}`,
-    :math:`J_{unc} = \sum_i \tfrac12 \omega_i\,\mathrm{sg}[L_i] + \tfrac12 s_i`. The first training batch sets θ so
-    that :math:`s_i = \log L_i`; a task that is absent from it starts when it first appears, in the chart of the tasks
-    that are there with it: let the first batch have all tasks if you can.
+    Here :math:`\mu` is the mean and :math:`\bar\varsigma` the standard deviation, bounded from below, of the detached
+    log-losses. The precisions :math:`\omega_i = e^{-s_i}` give the weights :math:`\alpha = \omega / \sum_j \omega_j`.
+    One backward pass serves two objectives: the network minimises :math:`J_{net} = \sum_i \mathrm{sg}[\alpha_i] L_i`,
+    and θ receives :math:`g_\theta \nabla J_{unc}` with
+    :math:`J_{unc} = \sum_i \tfrac12 \omega_i\,\mathrm{sg}[L_i] + \tfrac12 s_i`.
+
+    The first training batch calibrates θ such that :math:`s_i = \log L_i`. Make sure that it contains every task: a
+    task that is absent is calibrated when it first appears, with the statistics of the tasks in that batch.
 
     Args:
-        tasks: how many tasks, or their names.
-        chart: "batch" as above, or "stateless": :math:`s = s_{min} + (s_{max} - s_{min})\sigma(\theta)`.
-        calibrate: start at the first batch; otherwise θ = 0, equal weights.
-        split: keep the two objectives apart; otherwise both train on :math:`J_{net} + J_{unc}`, the statistics alone
-            detached.
-        normalise: weights that sum to 1; otherwise the raw precisions ω.
-        theta_gain: :math:`g_\theta`. Under Adam it matters only through ε and a joint clip: clip θ apart from the
-            network.
-        margin: what :math:`\tau_T` has beyond :math:`\sqrt{T - 1}`. With a negative one the chart no longer reaches
-            every loss.
-        eps_log, eps_std: floors under the logarithm's argument and under :math:`\bar\varsigma`.
-        s_min, s_max: bounds of the stateless chart.
+        tasks (int or sequence of str): Number of tasks, or their names.
+        chart (str, optional): Mapping from θ to the log-variance. `"batch"` is the mapping above, `"stateless"` is
+            :math:`s = s_{min} + (s_{max} - s_{min})\sigma(\theta)`. Default: `"batch"`.
+        calibrate (bool, optional): Whether the first batch calibrates θ. Otherwise θ starts at 0, which means equal
+            weights. Default: `True`.
+        split (bool, optional): Whether the network and θ have separate objectives. Otherwise both minimise
+            :math:`J_{net} + J_{unc}`, in which only the statistics are detached. Default: `True`.
+        normalise (bool, optional): Whether the weights sum to 1. Otherwise they are the precisions ω. Default: `True`.
+        theta_gain (float, optional): Factor :math:`g_\theta` on the gradient of θ. With Adam it matters only through
+            ε and gradient clipping: clip θ separately from the network. Default: `100.0`.
+        margin (float, optional): Difference between :math:`\tau_T` and :math:`\sqrt{T - 1}`. With a negative margin
+            the interval does not contain every loss. Default: `0.1`.
+        eps_log (float, optional): Lower bound of the losses inside the logarithm. Default: `1e-8`.
+        eps_std (float, optional): Lower bound of :math:`\bar\varsigma`. Default: `1e-4`.
+        s_min (float, optional): Lower bound of the log-variances in the stateless chart. Default: `-10.0`.
+        s_max (float, optional): Upper bound of the log-variances in the stateless chart. Default: `10.0`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Attributes:
+        theta: The learned coordinates θ. Pass them to the optimiser with `param_groups()`.
+        geometry: Quantities of the last step: μ, ς̄, z/τ, s, ω, α and θ.
+
+    Returns:
+        Calling the balancer returns :math:`J_{net}`, a scalar, or one value per replica with `batch_shape`.
 
     Example:
         >>> balancer = BPGS(["seg", "depth"])
         >>> loss = balancer({"seg": torch.tensor(300.0), "depth": torch.tensor(1.0)})
         >>> [round(w, 4) for w in balancer.weights.tolist()]
         [0.0033, 0.9967]
+
+    References:
+        Subedi, Bounded Precision-Geometry Scaling for Robust Multi-Task Learning under Loss Scale Mismatch, 2026.
+        Authors' code: https://github.com/neryva-lab/spectra
     """
 
     calibrated: Tensor
@@ -69,9 +93,11 @@ class BPGS(Weighting):
         eps_std: float = 1e-4,
         s_min: float = -10.0,
         s_max: float = 10.0,
-        **common: Unpack[Common],
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(tasks, **common)
+        super().__init__(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
         if chart not in get_args(ChartKind):
             raise ValueError(f"chart is {chart!r}, expected one of {', '.join(map(repr, get_args(ChartKind)))}")
         for name, value in (("eps_log", eps_log), ("eps_std", eps_std)):
@@ -83,7 +109,7 @@ class BPGS(Weighting):
             raise ValueError(f"theta_gain is {theta_gain}, expected a finite number")
         if not s_min < s_max:
             raise ValueError(f"s_min is {s_min} and s_max {s_max}, expected s_min < s_max")
-        self.kind = chart
+        self.chart = chart
         self.calibrate = calibrate
         self.split = split
         self.normalise = normalise
@@ -98,31 +124,32 @@ class BPGS(Weighting):
         return self.theta
 
     @property
-    def chart(self) -> Chart | None:
-        """μ, ς̄, z/τ, σ(1−σ), s, ω, α and θ of the last step, on the device; None before the first step.
+    def geometry(self) -> Chart | None:
+        """Return μ, ς̄, z/τ, σ(1−σ), s, ω, α and θ of the last step, on the device; None before the first step.
 
-        Computed when read, from the losses and the θ of that step: a step that nobody reads costs nothing.
+        They are computed on access, from the losses and the θ of that step, so they cost nothing if unused.
         """
         if self._last.losses is None:
             return None
         dtype = working_dtype(self.theta.device)
-        theta, losses = (torch.as_tensor(seen, dtype=dtype) for seen in (self._last.theta, self._last.losses))
+        theta, losses = (torch.as_tensor(kept, dtype=dtype) for kept in (self._last.theta, self._last.losses))
         return bpgs_chart(theta, losses, **self.options)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         calibrate = self.calibrate and learning
-        plain = self.kind == "batch" and self.split and self.normalise
-        fused = kernels.bpgs(losses) if plain else None
+        default_form = self.chart == "batch" and self.split and self.normalise
+        fused = kernels.bpgs(losses) if default_form else None
         if fused is not None:
-            step, seen = fused(
+            step, inputs = fused(
                 losses, self.theta, self.calibrated, calibrate=calibrate, theta_gain=self.theta_gain, **self.anchor
             )
         else:
-            step, seen = self._composed(losses, calibrate)
-        self._last.theta, self._last.losses = seen
+            step, inputs = self._unfused_step(losses, calibrate)
+        self._last.theta, self._last.losses = inputs
         return step
 
-    def _composed(self, losses: Tensor, calibrate: bool) -> tuple[Step, tuple[Tensor, Tensor]]:
+    def _unfused_step(self, losses: Tensor, calibrate: bool) -> tuple[Step, tuple[Tensor, Tensor]]:
+        """Return the step from plain tensor operations, and the θ and the losses that it was computed from."""
         theta = self.theta.detach().clone()
         if calibrate:
             theta, calibrated = bpgs_calibrate(theta, losses, self.calibrated, **self.anchor)
@@ -141,5 +168,5 @@ class BPGS(Weighting):
         self.calibrated.zero_()
 
     def extra_repr(self) -> str:
-        options = {"chart": self.kind, "calibrate": self.calibrate, "split": self.split, "normalise": self.normalise}
+        options = {"chart": self.chart, "calibrate": self.calibrate, "split": self.split, "normalise": self.normalise}
         return ", ".join([super().extra_repr(), *(f"{name}={value}" for name, value in options.items())])

@@ -1,13 +1,13 @@
-"""DTP: the tasks with the worst performance indicators come first."""
+"""DTP: more weight for the tasks with the worst performance indicators."""
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
-from ..balancer import Common
 from ..functional import Step, dtp_weights, weighted_sum
 from ..inputs import PerTask
 from ..registry import register
@@ -17,62 +17,92 @@ from .base import Weighting
 @register(
     "dtp",
     paper="Guo et al. 2018",
+    url="https://openaccess.thecvf.com/content_ECCV_2018/html/Michelle_Guo_Focus_on_the_ECCV_2018_paper.html",
     needs=("kpis",),
-    summary="hard tasks first, judged by indicators (accuracy, …) that you pass in",
+    summary="difficult tasks first, judged by performance indicators (accuracy, …) that you pass in",
 )
 class DTP(Weighting):
     r"""Dynamic task prioritisation (Guo et al., ECCV 2018).
 
+    Tasks with low performance indicators get more weight. Use it when you can measure the performance of each task
+    during training, for example its accuracy.
+
     .. math:: w_i = -(1 - \kappa_i)^\gamma \log \kappa_i, \qquad \kappa \leftarrow \alpha k + (1 - \alpha)\kappa
 
-    with `kpis` :math:`k_i \in (0, 1)`, higher is better, passed to the call or to `backward`. Between new values the
-    average stays; the first one starts it. In a process group pass the same values on every rank.
+    Pass the indicators :math:`k_i \in (0, 1)`, higher is better, as `kpis=` to the call or to `backward`, as a
+    mapping, sequence or tensor. The first value of a task initialises its average, and the average is kept in steps
+    without new values. In a process group, pass the same values on every rank.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        gamma (float, optional): Focusing exponent :math:`\gamma`. Default: `1.0`.
+        alpha (float, optional): Rate :math:`\alpha` of the moving average, in (0, 1]. Default: `0.1`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        Calling the balancer returns the weighted sum, a scalar, or one value per replica with `batch_shape`.
 
     Example:
         >>> balancer = DTP(2)
         >>> _ = balancer(torch.tensor([1.0, 1.0]), kpis=[0.9, 0.3])
         >>> bool(balancer.weights[1] > balancer.weights[0])
         True
+
+    References:
+        Guo et al., Dynamic Task Prioritization for Multitask Learning.
+        https://openaccess.thecvf.com/content_ECCV_2018/html/Michelle_Guo_Focus_on_the_ECCV_2018_paper.html
     """
 
     kappa: Tensor
 
     def __init__(
-        self, tasks: int | Sequence[str], *, gamma: float = 1.0, alpha: float = 0.1, **common: Unpack[Common]
+        self,
+        tasks: int | Sequence[str],
+        *,
+        gamma: float = 1.0,
+        alpha: float = 0.1,
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(tasks, **common)
+        super().__init__(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
         if not 0 < alpha <= 1:
             raise ValueError(f"alpha is {alpha}, expected a number in (0, 1]")
         self.gamma = gamma
         self.alpha = alpha
         self.register_buffer("kappa", torch.full(self.shape, torch.nan))
-        self._informed = False
-        self._news: Tensor | None = None
+        self._has_indicators = False
+        self._new_indicators: Tensor | None = None
 
     def take_step(
         self, values: Tensor, counts: Tensor | None, learning: bool, *, kpis: PerTask | None = None, **needs: Any
     ) -> tuple[Step, Step]:
-        self._news = None if kpis is None else self._indicators(kpis)
-        if kpis is None and not self._informed:
-            # Only a balancer that was just loaded gets past this: looking at its state waits for the device, once.
-            self._informed = not bool(torch.isnan(self.kappa).all())
-            if not self._informed:
+        self._new_indicators = None if kpis is None else self._check_indicators(kpis)
+        if kpis is None and not self._has_indicators:
+            # Reading the state waits for the device. This happens once, after a checkpoint was loaded.
+            self._has_indicators = not bool(torch.isnan(self.kappa).all())
+            if not self._has_indicators:
                 raise ValueError("DTP needs indicators: pass kpis=, a number in (0, 1) for each task, higher is better")
         return super().take_step(values, counts, learning, **needs)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
-        kappa = self.kappa
-        if self._news is not None:
-            moved = torch.where(torch.isnan(kappa), self._news, torch.lerp(kappa, self._news, self.alpha))
-            kappa = torch.where(torch.isnan(self._news), kappa, moved)
+        kappa, new = self.kappa, self._new_indicators
+        if new is not None:
+            moved = torch.where(torch.isnan(kappa), new, torch.lerp(kappa, new, self.alpha))
+            kappa = torch.where(torch.isnan(new), kappa, moved)
             if learning:
                 self.kappa.copy_(kappa)
-                self._informed = True
-        # A task without an indicator yet counts as half done.
+                self._has_indicators = True
+        # A task that has no indicator yet gets the value 0.5.
         return weighted_sum(dtp_weights(torch.nan_to_num(kappa, 0.5), gamma=self.gamma), losses)
 
-    def _indicators(self, kpis: PerTask) -> Tensor:
-        """The new indicators, NaN where there is no news."""
+    def _check_indicators(self, kpis: PerTask) -> Tensor:
+        """Return the new indicators as a tensor, NaN for tasks without a new value."""
         if isinstance(kpis, Mapping):
             if not kpis or set(kpis) - set(self.tasks):
                 raise ValueError(f"kpis are given for {list(kpis)}, expected some of {list(self.tasks)}")
@@ -80,8 +110,8 @@ class DTP(Weighting):
         values = torch.as_tensor(kpis, dtype=self.kappa.dtype)
         if values.shape not in (self.shape, (len(self.tasks),)):
             raise ValueError(f"kpis have shape {tuple(values.shape)}, expected {self.shape}: one for each task")
-        looked_at = values.device.type == "cpu" and not torch.compiler.is_compiling()  # elsewhere looking would wait
-        for slot, task in enumerate(self.tasks) if looked_at else ():
+        checked = values.device.type == "cpu" and not torch.compiler.is_compiling()  # elsewhere it would synchronise
+        for slot, task in enumerate(self.tasks) if checked else ():
             if bool(((values[..., slot] < 0) | (values[..., slot] > 1)).any()):
                 given = values[..., slot].tolist()
                 raise ValueError(f"the indicator of task {task!r} is {given}, expected a number in (0, 1)")
@@ -91,8 +121,8 @@ class DTP(Weighting):
     def reset(self) -> None:
         super().reset()
         self.kappa.fill_(torch.nan)
-        self._informed = False
-        self._news = None
+        self._has_indicators = False
+        self._new_indicators = None
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, gamma={self.gamma}, alpha={self.alpha}"

@@ -1,10 +1,10 @@
-"""DWA: weights from how fast each loss fell over the last two epochs."""
+"""DWA: weights from how fast each loss decreased over the last two epochs."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from ..functional import Step, dwa_weights, weighted_sum
 from ..registry import register
@@ -14,15 +14,35 @@ from ._epochs import EpochWeighting
 @register(
     "dwa",
     paper="Liu et al. 2019",
+    url="https://arxiv.org/abs/1803.10704",
     needs=("epoch_end",),
-    summary="slow tasks weigh more, by epoch means: similar scales, different speeds",
+    summary="more weight for slow tasks, from epoch means: for losses of similar scale and different speed",
 )
 class DWA(EpochWeighting):
     r"""Dynamic weight average (Liu, Johns and Davison, CVPR 2019).
 
+    Tasks whose loss decreases slowly get more weight. Use it for losses of similar scale that train at different
+    speeds. Call `epoch_end()` after each epoch.
+
     .. math:: w = T \operatorname{softmax}\bigl((\bar L_{e-1} / \bar L_{e-2}) / \text{temperature}\bigr)
 
-    on epoch means; ones during the first two epochs. Call `epoch_end()` after each epoch.
+    The :math:`\bar L` are mean losses per epoch. All weights are 1 during the first two epochs.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        temperature (float, optional): Temperature of the softmax; higher values give more equal weights.
+            Default: `2.0`.
+        max_epoch_steps (int, optional): Number of steps without `epoch_end()` after which an error is raised. `None`
+            disables the check. Default: `100_000`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        Calling the balancer returns the weighted sum, a scalar, or one value per replica with `batch_shape`.
 
     Example:
         >>> balancer = DWA(2)
@@ -32,13 +52,27 @@ class DWA(EpochWeighting):
         >>> _ = balancer(torch.tensor([1.0, 1.0]))
         >>> bool(balancer.weights[0] > balancer.weights[1])
         True
+
+    References:
+        Liu et al., End-to-End Multi-Task Learning with Attention. https://arxiv.org/abs/1803.10704
     """
 
     last: Tensor
     before_last: Tensor
 
-    def __init__(self, tasks: int | Sequence[str], *, temperature: float = 2.0, **options: Any) -> None:
-        super().__init__(tasks, **options)
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        temperature: float = 2.0,
+        max_epoch_steps: int | None = 100_000,
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(
+            tasks, max_epoch_steps=max_epoch_steps, batch_shape=batch_shape, strict=strict, process_group=process_group
+        )
         if not temperature > 0:
             raise ValueError(f"temperature is {temperature}, expected a positive number")
         self.temperature = temperature
@@ -50,7 +84,7 @@ class DWA(EpochWeighting):
             self.mean.add(losses)
         return weighted_sum(dwa_weights(self.last, self.before_last, temperature=self.temperature), losses)
 
-    def turn(self, mean: Tensor) -> None:
+    def update_from_epoch(self, mean: Tensor) -> None:
         self.before_last.copy_(self.last)
         self.last.copy_(mean)
 

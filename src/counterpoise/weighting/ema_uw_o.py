@@ -1,26 +1,40 @@
 """EMA-UW-O: inverse smoothed losses."""
 
 from collections.abc import Sequence
-from typing import Unpack
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
-from ..balancer import Common
 from ..functional import Step, uw_o
 from ..functional._masking import result_dtype
 from ..registry import register
 from .base import Weighting
 
 
-@register("ema-uw-o", summary="1/EMA(L), normalised: UW-O with the noise averaged out")
+@register("ema-uw-o", summary="1/EMA(L), normalised: UW-O without the noise of single batches")
 class EMAUWO(Weighting):
-    r"""Inverse smoothed losses, normalised.
+    r"""Inverse exponential moving averages of the losses, normalised to sum to 1.
+
+    This is `UWO` without the noise of single batches. Compare it with `BPGS` to see whether learning θ matters, or
+    whether smoothing the losses is enough.
 
     .. math:: w_i \propto 1 / \bar L_i, \qquad \bar L_i \leftarrow \beta \bar L_i + (1 - \beta)\,\mathrm{sg}[L_i]
 
-    The first loss of a task starts its average. It separates two explanations of BPGS: does learning θ matter, or is
-    it the smoothing?
+    The first loss of a task initialises its average.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        beta (float, optional): Decay of the moving average, in [0, 1). Default: `0.9`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        Calling the balancer returns the weighted sum, a scalar, or one value per replica with `batch_shape`.
 
     Example:
         >>> balancer = EMAUWO(2)
@@ -31,8 +45,16 @@ class EMAUWO(Weighting):
 
     average: Tensor
 
-    def __init__(self, tasks: int | Sequence[str], *, beta: float = 0.9, **common: Unpack[Common]) -> None:
-        super().__init__(tasks, **common)
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        beta: float = 0.9,
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
         if not 0 <= beta < 1:
             raise ValueError(f"beta is {beta}, expected a number in [0, 1)")
         self.beta = beta

@@ -1,50 +1,69 @@
 """FAMO: equal rates of decrease, learned from the losses before and after each step."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from .._state.adam import InternalAdam
-from ..balancer import Common
 from ..functional import Step, famo, famo_gradient
 from ..inputs import Losses, PerTask, check_finite, collect_losses, mask_unsampled, per_task
 from ..registry import register
-from ._running_mean import Mean
+from ._running_mean import RunningMean
 from .base import Weighting
 
 
 @register(
     "famo",
     paper="Liu et al. 2023",
+    url="https://arxiv.org/abs/2306.03792",
     needs=("step_end",),
-    summary="equal rates of decrease without task gradients, for one more forward pass per step",
+    summary="equal rates of decrease without task gradients, at the cost of one more forward pass per step",
 )
 class FAMO(Weighting):
     r"""Fast adaptive multi-task optimisation (Liu et al., NeurIPS 2023).
 
+    The weights are adjusted so that all losses decrease at the same relative rate. This needs no task gradients, but
+    one more forward pass per step: after the optimiser's step, compute the losses of the same batch again and call
+    `step_end(losses_after)`.
+
     .. math:: J = \sum_i z_i \log D_i \Big/ \mathrm{sg}\Bigl[\sum_i z_i / D_i\Bigr],
        \qquad z = \operatorname{softmax}(w), \quad D = L - b + 10^{-8}
 
-    After the optimiser's step compute the losses of the same batch again and call `step_end(losses_after)`: it moves
-    :math:`w` along :math:`(\partial z / \partial w)^\top (\log D - \log D')` by an Adam of its own. With gradient
-    accumulation say over how many calls (`accumulation`), and pass the mean losses of all of them. The authors' code
-    clips the network's gradient at norm 1; that is left to your loop. The value may be negative.
+    `step_end` moves :math:`w` along :math:`(\partial z / \partial w)^\top (\log D - \log D')` with an internal Adam,
+    where :math:`D'` is computed from the losses after the step. The authors' code clips the network's gradient to norm
+    1; do this in your training loop. The objective may be negative.
 
     Args:
-        tasks: how many tasks, or their names.
-        lr, weight_decay: of the Adam that moves :math:`w`.
-        min_losses: b, the smallest losses there can be, by name or in order (default: 0).
-        accumulation: calls for each `step_end`.
+        tasks (int or sequence of str): Number of tasks, or their names.
+        lr (float, optional): Learning rate of the internal Adam. Default: `0.025`.
+        weight_decay (float, optional): Weight decay of the internal Adam. Default: `1e-3`.
+        min_losses (tensor, mapping or sequence of float, optional): Lower bounds :math:`b` of the losses, by name or
+            in the order of `tasks`. `None` means 0 for every task. Default: `None`.
+        accumulation (int, optional): Number of calls per `step_end`, for gradient accumulation. Pass the mean losses
+            of these calls to `step_end`. Default: `1`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        Calling the balancer returns :math:`J`, a scalar, or one value per replica with `batch_shape`.
 
     Example:
         >>> balancer = FAMO(2)
         >>> _ = balancer(torch.tensor([1.0, 1.0]))
-        >>> balancer.step_end(torch.tensor([0.9, 0.5]))  # the second task fell faster: it now weighs less
+        >>> balancer.step_end(torch.tensor([0.9, 0.5]))  # the second loss decreased faster: it gets less weight
         >>> _ = balancer(torch.tensor([1.0, 1.0]))
         >>> bool(balancer.weights[0] > balancer.weights[1])
         True
+
+    References:
+        Liu et al., FAMO: Fast Adaptive Multitask Optimization. https://arxiv.org/abs/2306.03792
     """
 
     linear: ClassVar[bool] = False
@@ -59,9 +78,11 @@ class FAMO(Weighting):
         weight_decay: float = 1e-3,
         min_losses: PerTask | None = None,
         accumulation: int = 1,
-        **common: Unpack[Common],
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(tasks, **common)
+        super().__init__(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
         if accumulation < 1:
             raise ValueError(f"accumulation is {accumulation}, expected a number of calls per step, 1 or more")
         self.lr = lr
@@ -70,7 +91,7 @@ class FAMO(Weighting):
         self.register_buffer("floor", per_task("min_losses", min_losses, 0.0, self.tasks, self.shape))
         self.register_buffer("logits", torch.zeros(self.shape))
         self.adam = InternalAdam(self.shape)
-        self.before = Mean(self.shape)
+        self.before = RunningMean(self.shape)
         self._calls = 0
 
     def take_step(self, values: Tensor, counts: Tensor | None, learning: bool, **needs: Any) -> tuple[Step, Step]:
@@ -90,7 +111,7 @@ class FAMO(Weighting):
 
     @torch.no_grad()
     def step_end(self, losses_after: Losses, *, counts: Tensor | None = None) -> None:
-        """Learns from what the optimiser's step did to the losses of the batch."""
+        """Update the weights from the losses before and after the optimiser's step."""
         if not self.training:
             return
         values, slots, _ = collect_losses(
@@ -101,10 +122,10 @@ class FAMO(Weighting):
         if counts is not None:
             values = mask_unsampled(values, counts)
         after, _ = self._mean_over_ranks(values, counts, learning=True)
-        before = self.before.take()
-        there = torch.isfinite(before) & torch.isfinite(after)
+        before = self.before.pop()
+        measured = torch.isfinite(before) & torch.isfinite(after)
         gradient = famo_gradient(self.logits, before, after, self.floor)
-        self.adam.update(self.logits, gradient, due=there, lr=self.lr, weight_decay=self.weight_decay)
+        self.adam.update(self.logits, gradient, due=measured, lr=self.lr, weight_decay=self.weight_decay)
         self._calls = 0
 
     @torch.no_grad()
@@ -117,7 +138,7 @@ class FAMO(Weighting):
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
-        self._calls = 0  # those were of another state
+        self._calls = 0  # the calls counted so far belong to the replaced state
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, lr={self.lr}, weight_decay={self.weight_decay}"

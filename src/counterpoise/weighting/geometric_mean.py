@@ -1,28 +1,64 @@
-"""Geometric mean of the losses (GLS)."""
+"""GLS: geometric mean of the losses."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from ..functional import Step, geometric_mean
 from ..registry import register
 from .base import Weighting
 
 
-@register("gls", paper="Chennupati et al. 2019", summary="geometric mean: scale-free without any state, for few tasks")
+@register(
+    "gls",
+    paper="Chennupati et al. 2019",
+    url="https://arxiv.org/abs/1904.08492",
+    summary="geometric mean of the losses: invariant to loss scale without any state, for few tasks",
+)
 class GeometricMean(Weighting):
-    r"""The geometric loss strategy (Chennupati et al., CVPR workshops 2019).
+    r"""Geometric mean of the losses (geometric loss strategy, Chennupati et al., CVPR workshops 2019).
+
+    Rescaling a loss multiplies the objective by a constant, so the scales do not need to be balanced. The method has
+    no state. Use it for a small number of tasks.
 
     .. math:: J = \Bigl(\prod_i L_i\Bigr)^{1/T} = \exp\Bigl(\frac1T \sum_i \log L_i\Bigr)
 
-    over the tasks that are present. Losses are floored at 1e-8 under the logarithm.
+    The product runs over the tasks that are present. Losses are clamped to at least 1e-8 before the logarithm.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        Calling the balancer returns the geometric mean, a scalar, or one value per replica with `batch_shape`.
 
     Example:
         >>> GeometricMean(2)(torch.tensor([1.0, 4.0])).item()
         2.0
+
+    References:
+        Chennupati et al., MultiNet++: Multi-Stream Feature Aggregation and Geometric Loss Strategy for Multi-Task
+        Learning. https://arxiv.org/abs/1904.08492
     """
 
     linear: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return geometric_mean(losses)

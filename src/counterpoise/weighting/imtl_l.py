@@ -1,12 +1,11 @@
 """IMTL-L: learned scales that bring every loss to 1."""
 
 from collections.abc import Sequence
-from typing import Unpack
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
-from ..balancer import Common
 from ..functional import Step, imtl_l
 from ..registry import register
 from .base import Weighting
@@ -15,23 +14,52 @@ from .base import Weighting
 @register(
     "imtl-l",
     paper="Liu et al. 2021",
-    summary="learned scales: Kendall's rule from another derivation, with twice its gradient",
+    url="https://openreview.net/forum?id=IMPnRXEWpvr",
+    summary="learned scales that bring every loss to 1: Kendall's rule with twice its gradient",
 )
 class IMTLL(Weighting):
-    r"""The loss balance of impartial multi-task learning (Liu et al., ICLR 2021).
+    r"""Loss balance of impartial multi-task learning (Liu et al., ICLR 2021).
+
+    One log-scale per task is learned together with the network, so that all scaled losses approach 1. The rule is
+    that of `Kendall` with twice its gradient, from a different derivation.
 
     .. math:: J = \sum_i e^{s_i} L_i - s_i
 
-    with one learned log-scale :math:`s_i` per task, 0 at the start. The value may be negative.
+    The log-scales :math:`s_i` start at 0. The objective may be negative.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Attributes:
+        log_scales: The learned log-scales. Pass them to the optimiser with `param_groups()`.
+
+    Returns:
+        Calling the balancer returns :math:`J`, a scalar, or one value per replica with `batch_shape`.
 
     Example:
         >>> balancer = IMTLL(2)
         >>> balancer(torch.tensor([1.0, 3.0])).item()
         4.0
+
+    References:
+        Liu et al., Towards Impartial Multi-Task Learning. https://openreview.net/forum?id=IMPnRXEWpvr
     """
 
-    def __init__(self, tasks: int | Sequence[str], **common: Unpack[Common]) -> None:
-        super().__init__(tasks, **common)
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
         self.log_scales = nn.Parameter(torch.zeros(self.shape))
 
     @property

@@ -1,6 +1,9 @@
 """Kendall + ℓ1: learned log-variances, normalised weights, split objectives."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from ..functional import Step, kendall_l1
 from ..registry import register
@@ -10,20 +13,52 @@ from .kendall import Kendall
 @register(
     "kendall-l1",
     paper="Subedi 2026, normalisation ablation",
-    summary="Kendall with weights that sum to 1: what normalisation alone buys",
+    summary="Kendall with weights that sum to 1: isolates the effect of normalisation",
 )
 class KendallL1(Kendall):
-    r"""Kendall's log-variances, but the network gets normalised, detached weights.
+    r"""Uncertainty weighting with normalised, detached weights (Subedi 2026, normalisation ablation).
+
+    The log-variances are learned as in `Kendall`, but the network receives weights that sum to 1. Use it to measure
+    what normalisation alone contributes to `BPGS`.
 
     .. math:: J = \sum_i \mathrm{sg}[\alpha_i] L_i, \qquad \alpha = e^{-s} / \textstyle\sum_j e^{-s_j}
 
-    while :math:`s` receives Kendall's own gradient :math:`\tfrac12 (1 - e^{-s_i} L_i)`.
+    The log-variances :math:`s` receive Kendall's own gradient :math:`\tfrac12 (1 - e^{-s_i} L_i)`.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Attributes:
+        log_vars: The learned log-variances :math:`s`. Pass them to the optimiser with `param_groups()`.
+
+    Returns:
+        Calling the balancer returns :math:`J`, a scalar, or one value per replica with `batch_shape`.
 
     Example:
         >>> balancer = KendallL1(2)
         >>> balancer(torch.tensor([1.0, 3.0])).item()
         2.0
+
+    References:
+        Subedi, Bounded Precision-Geometry Scaling for Robust Multi-Task Learning under Loss Scale Mismatch, 2026.
+        Authors' code: https://github.com/neryva-lab/spectra
     """
+
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return kendall_l1(self.log_vars, losses)

@@ -1,40 +1,72 @@
-"""RLW: random weights, a strong and honest baseline."""
+"""RLW: random weights."""
 
 from collections.abc import Sequence
-from typing import Unpack
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from .._state.seeds import replica_seeds
-from ..balancer import Common
 from ..functional import Step, normal, weighted_sum
 from ..functional._masking import masked_softmax
 from ..registry import register
 from .base import Weighting
 
 
-@register("rlw", paper="Lin et al. 2022", summary="random weights: the baseline that any clever method has to beat")
+@register(
+    "rlw",
+    paper="Lin et al. 2022",
+    url="https://arxiv.org/abs/2111.10603",
+    summary="random weights: a baseline that an adaptive method should beat",
+)
 class RLW(Weighting):
     r"""Random loss weighting (Lin et al., TMLR 2022).
 
+    The weights are drawn anew in every training step. Use it as a baseline that an adaptive method should beat.
+
     .. math:: w = \operatorname{softmax}(\varepsilon), \qquad \varepsilon_i \sim \mathcal N(0, 1)
 
-    anew at each training step, from the stream of `seed`: the same on every device and rank, and across a checkpoint.
-    With a `batch_shape`, `seed` may give one seed per replica; a single one is counted up over the replicas.
+    The draws depend on `seed` and a step counter alone: they are the same on every device and rank, and continue
+    after a checkpoint is loaded.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        seed (int or sequence of int, optional): Seed of the random stream. With `batch_shape`, one seed per replica;
+            a single seed is incremented from replica to replica. Default: `0`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        Calling the balancer returns the weighted sum, a scalar, or one value per replica with `batch_shape`.
 
     Example:
         >>> a, b = RLW(3, seed=7), RLW(3, seed=7)
         >>> losses = torch.ones(3)
         >>> bool(a(losses) == b(losses)), torch.equal(a.weights, b.weights)
         (True, True)
+
+    References:
+        Lin et al., Reasonable Effectiveness of Random Weighting: A Litmus Test for Multi-Task Learning.
+        https://arxiv.org/abs/2111.10603
     """
 
     seed: Tensor
     counter: Tensor
 
-    def __init__(self, tasks: int | Sequence[str], *, seed: int | Sequence[int] = 0, **common: Unpack[Common]) -> None:
-        super().__init__(tasks, **common)
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        seed: int | Sequence[int] = 0,
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
         self.register_buffer("seed", replica_seeds(seed, self.batch_shape))
         self.register_buffer("counter", torch.zeros(self.batch_shape, dtype=torch.long))
 

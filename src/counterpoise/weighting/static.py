@@ -1,22 +1,37 @@
-"""Fixed weights."""
+"""Static: fixed weights."""
 
 from collections.abc import Sequence
-from typing import Unpack
 
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
-from ..balancer import Common
 from ..functional import Step, weighted_sum
 from ..inputs import PerTask, per_task
 from ..registry import register
 from .base import Weighting
 
 
-@register("static", summary="fixed weights: the baseline, right when losses are of one scale")
+@register("static", summary="fixed weights: the baseline, enough when all losses have the same scale")
 class Static(Weighting):
-    r"""A sum with fixed weights.
+    r"""Sum of the losses with fixed weights.
+
+    This is the usual baseline. Use it when the losses have similar scales, or when you know the right weights.
 
     .. math:: J = \sum_i w_i L_i
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        weights (tensor, mapping or sequence of float, optional): One weight per task, by name or in the order of
+            `tasks`. `None` means 1 for every task. Default: `None`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        Calling the balancer returns the weighted sum, a scalar, or one value per replica with `batch_shape`.
 
     Example:
         >>> balancer = Static(["seg", "depth"], weights=[1.0, 0.5])
@@ -26,8 +41,16 @@ class Static(Weighting):
 
     weight: Tensor
 
-    def __init__(self, tasks: int | Sequence[str], weights: PerTask | None = None, **common: Unpack[Common]) -> None:
-        super().__init__(tasks, **common)
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        weights: PerTask | None = None,
+        *,
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
         self.register_buffer("weight", per_task("weights", weights, 1.0, self.tasks, self.shape))
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:

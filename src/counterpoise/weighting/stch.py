@@ -1,10 +1,11 @@
-"""STCH: a smooth maximum of the losses relative to where they stood after warm-up."""
+"""STCH: smooth maximum of the losses relative to their values after warm-up."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from ..functional import Step, log_sum, stch
 from ..registry import register
@@ -14,16 +15,36 @@ from ._epochs import EpochWeighting
 @register(
     "stch",
     paper="Lin et al. 2024",
+    url="https://arxiv.org/abs/2402.19078",
     needs=("epoch_end",),
     summary="smooth maximum of relative losses: when the worst task matters most",
 )
 class STCH(EpochWeighting):
     r"""Smooth Tchebycheff scalarisation (Lin et al., ICML 2024).
 
+    The objective is a smooth maximum of the losses, each relative to its value after warm-up. Use it when the worst
+    task matters most. Call `epoch_end()` after each epoch.
+
     .. math:: J = \mu \log \sum_i e^{\ell_i / \mu}, \qquad \ell_i = \log (L_i / \text{nadir}_i)
 
-    The nadir is the mean loss of the epoch after `warmup` epochs; until it is known the objective is
-    :math:`\sum_i \log L_i`. Call `epoch_end()` after each epoch. The value may be negative.
+    The nadir is the mean loss of the first epoch after `warmup` epochs. Until it is known, the objective is
+    :math:`\sum_i \log L_i`. The objective may be negative.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        mu (float, optional): Smoothing :math:`\mu`; smaller values are closer to the maximum. Default: `1.0`.
+        warmup (int, optional): Number of epochs before the one that sets the nadir. Default: `4`.
+        max_epoch_steps (int, optional): Number of steps without `epoch_end()` after which an error is raised. `None`
+            disables the check. Default: `100_000`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        Calling the balancer returns :math:`J`, a scalar, or one value per replica with `batch_shape`.
 
     Example:
         >>> balancer = STCH(2, warmup=0)
@@ -32,14 +53,30 @@ class STCH(EpochWeighting):
         >>> _ = balancer(torch.tensor([1.0, 2.0]))
         >>> [round(w, 3) for w in balancer.weights.tolist()]
         [0.667, 0.167]
+
+    References:
+        Lin et al., Smooth Tchebycheff Scalarization for Multi-Objective Optimization.
+        https://arxiv.org/abs/2402.19078
     """
 
     linear: ClassVar[bool] = False
     epoch: Tensor
     nadir: Tensor
 
-    def __init__(self, tasks: int | Sequence[str], *, mu: float = 1.0, warmup: int = 4, **options: Any) -> None:
-        super().__init__(tasks, **options)
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        mu: float = 1.0,
+        warmup: int = 4,
+        max_epoch_steps: int | None = 100_000,
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(
+            tasks, max_epoch_steps=max_epoch_steps, batch_shape=batch_shape, strict=strict, process_group=process_group
+        )
         if not mu > 0:
             raise ValueError(f"mu is {mu}, expected a positive number")
         if warmup < 0:
@@ -56,8 +93,8 @@ class STCH(EpochWeighting):
         early, late = log_sum(losses), stch(losses, self.nadir, mu=self.mu)
         return Step(torch.where(warm, early.objective, late.objective), torch.where(warm, early.weights, late.weights))
 
-    def turn(self, mean: Tensor) -> None:
-        measured = (self.epoch == self.warmup) & torch.isfinite(mean)  # a task that never came keeps nadir 1
+    def update_from_epoch(self, mean: Tensor) -> None:
+        measured = (self.epoch == self.warmup) & torch.isfinite(mean)  # an absent task keeps nadir 1
         self.nadir.copy_(torch.where(measured, mean, self.nadir))
         self.epoch += 1
 

@@ -1,11 +1,10 @@
-"""UW-SO: a softmax of inverse losses."""
+"""UW-SO: softmax of the inverse losses."""
 
 from collections.abc import Sequence
-from typing import Unpack
 
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
-from ..balancer import Common
 from ..functional import Step, uw_so
 from ..registry import register
 from .base import Weighting
@@ -14,22 +13,52 @@ from .base import Weighting
 @register(
     "uw-so",
     paper="Kirchdorfer et al. 2024",
-    summary="softmax of 1/L: the paper's UWSO; starves tasks with large losses",
+    url="https://arxiv.org/abs/2408.07985",
+    summary="softmax of 1/L: smoother than UW-O, but tasks with large losses get almost no weight",
 )
 class UWSO(Weighting):
-    r"""Soft optimal uncertainty weighting.
+    r"""Soft optimal uncertainty weighting (Kirchdorfer et al. 2024).
+
+    The softmax bounds the weights of `UWO`. Use it when the losses have similar scales: tasks with large losses get
+    almost no weight.
 
     .. math:: w = \operatorname{softmax}\!\left(\frac{1}{\mathrm{sg}[L]} \Big/ \text{temperature}\right)
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        temperature (float, optional): Temperature of the softmax; higher values give more equal weights.
+            Default: `2.0`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        Calling the balancer returns the weighted sum, a scalar, or one value per replica with `batch_shape`.
 
     Example:
         >>> balancer = UWSO(2)
         >>> _ = balancer(torch.tensor([2.0, 2.0]))
         >>> balancer.weights.tolist()
         [0.5, 0.5]
+
+    References:
+        Kirchdorfer et al., Analytical Uncertainty-Based Loss Weighting in Multi-Task Learning.
+        https://arxiv.org/abs/2408.07985
     """
 
-    def __init__(self, tasks: int | Sequence[str], *, temperature: float = 2.0, **common: Unpack[Common]) -> None:
-        super().__init__(tasks, **common)
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        temperature: float = 2.0,
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
         if not temperature > 0:
             raise ValueError(f"temperature is {temperature}, expected a positive number")
         self.temperature = temperature
