@@ -1,23 +1,27 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test lowest reproduce bench docs browser format clean
+.PHONY: test test-fast coverage lowest reproduce bench docs dist browser format clean
 
-test: .venv/ready browser  ## format, lint, types, tests
+test: .venv/ready  ## check format, lint and types, and run all tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2
 
-lowest: .venv-lowest/ready  ## the core on the lowest torch that is supported, and nothing but torch beside the test tools
-	PYTHONPATH=src .venv-lowest/bin/python -m pytest -q -o addopts=--import-mode=importlib \
-	    tests/weighting tests/gradients tests/functional tests/test_inputs.py --ignore=tests/functional/test_torchjd.py \
-	    --ignore=tests/gradients/test_retained.py --ignore=tests/weighting/test_compile.py --ignore=tests/weighting/test_definitions.py
+test-fast: .venv-fast/ready  ## run the tests of the library alone, without the slow ones
+	.venv-fast/bin/python -m pytest -q -n 2 --library -m "not slow"
 
-reproduce: .venv/lab  ## the paper's four synthetic studies: tables, claims and figures, on a CPU and without data
+coverage: .venv-fast/ready  ## measure the coverage of the library by its tests
+	.venv-fast/bin/python -m pytest -q -n 2 --library --cov --cov-report=term --cov-report=xml
+
+lowest: .venv-lowest/ready  ## run the fast tests on the lowest supported torch
+	.venv-lowest/bin/python -m pytest -q -n 2 --library -m "not slow"
+
+reproduce: .venv/lab  ## run the paper's four synthetic studies: tables, claims and figures, on a CPU and without data
 	$(BIN)/counterpoise reproduce
 
-bench: .venv/ready  ## every benchmark that needs no data, and the tables of benchmarks/README.md
+bench: .venv/ready  ## run every benchmark that needs no data and write the tables of benchmarks/README.md
 	$(BIN)/python benchmarks/loss_space.py
 	$(BIN)/python benchmarks/gradient_space.py
 	$(BIN)/python benchmarks/passes.py
@@ -26,18 +30,23 @@ bench: .venv/ready  ## every benchmark that needs no data, and the tables of ben
 	PYTHONPATH=tests $(BIN)/python benchmarks/report.py
 	$(BIN)/python benchmarks/render.py
 
-docs: .venv/ready  ## the site in build/docs: warnings are errors, links within it are checked
+docs: .venv/ready  ## build the site in build/docs, with warnings as errors, and check its internal links
 	$(BIN)/python -m sphinx -q -W --keep-going -c docs . build/docs
 	$(BIN)/python docs/links.py build/docs
 	@echo "build/docs/index.html"
 
-browser:  ## Chromium, for the tests of pages: installed where it is missing and can be; they are skipped without it
+dist: .venv/release  ## build the source distribution and the wheel in dist, and check their metadata
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+
+browser:  ## install Chromium for the tests of HTML pages (apt, as root); without it they are skipped
 	@command -v chromium chromium-browser google-chrome >/dev/null \
 	|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
 	     && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
-	|| echo "no Chromium, and no way to install it here: the tests of pages are skipped"
+	|| echo "Cannot install Chromium here. The tests of HTML pages will be skipped."
 
-format: .venv/ready
+format: .venv/ready  ## fix format and lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -52,10 +61,19 @@ format: .venv/ready
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[lab]"
 	touch $@
 
-.venv-lowest/ready: Makefile
+.venv/release: constraints.txt | .venv/bin/python
+	$(BIN)/pip install --quiet -c constraints.txt build twine
+	touch $@
+
+.venv-fast/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-fast
+	.venv-fast/bin/pip install --quiet -c constraints.txt -e ".[test]"
+	touch $@
+
+.venv-lowest/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-lowest
-	.venv-lowest/bin/pip install --quiet torch==2.4.0 "numpy<2" hypothesis mpmath pytest scipy
+	.venv-lowest/bin/pip install --quiet -e ".[test]" torch==2.4.0 "numpy<2"
 	touch $@
 
 clean:
-	rm -rf .venv .venv-lowest build dist
+	rm -rf .venv .venv-fast .venv-lowest build dist
