@@ -33,7 +33,7 @@ from .aggregation import (
 from .balancer import Balancer
 from .diagnostics import Diagnosis, Monitor, diagnose
 from .distributed import average_gradients
-from .gradients.retained import retain_compiled_graphs
+from .gradients import retain_compiled_graphs
 from .inputs import Losses
 from .registry import Method, describe, make, methods
 from .weighting import (

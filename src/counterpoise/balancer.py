@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from .inputs import Losses, task_names
 
 if TYPE_CHECKING:  # not every build of torch has it
     from torch.distributed import ProcessGroup
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 
 class Common(TypedDict, total=False):
@@ -128,16 +130,21 @@ class Balancer(Float32State, ABC):
         return new
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what belongs to this very object: a compiled call, and the doctor who watches it."""
-        from .diagnostics import Monitor
-
+        """Leave out what belongs to this object alone: a wrapped `backward`, and hooks marked as transient."""
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
-        for hooks in ("_forward_hooks", "_forward_pre_hooks"):
-            watching = {
-                key for key, hook in state[hooks].items() if isinstance(getattr(hook, "__self__", None), Monitor)
-            }
-            state[hooks] = OrderedDict((key, hook) for key, hook in state[hooks].items() if key not in watching)
+        for name in ("_forward_hooks", "_forward_pre_hooks"):
+            state[name] = OrderedDict((key, hook) for key, hook in state[name].items() if not _is_transient(hook))
         return {name: value for name, value in state.items() if name != "backward"}
 
     def extra_repr(self) -> str:
         return ", ".join(self.tasks) + (f", batch_shape={self.batch_shape}" if self.batch_shape else "")
+
+
+def transient_hook(hook: Hook) -> Hook:
+    """Mark a hook that copies and pickles of the balancer leave out, such as that of a monitor."""
+    hook._counterpoise_transient = True  # type: ignore[attr-defined]
+    return hook
+
+
+def _is_transient(hook: object) -> bool:
+    return getattr(hook, "_counterpoise_transient", False)

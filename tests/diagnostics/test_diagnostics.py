@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import counterpoise as cp
-from counterpoise.diagnostics.diagnosis import SCALE_FREE
-from counterpoise.lab.diagnostic_problems import KNOWN, REGIMES, examine
+from counterpoise.diagnostics.advice import SCALE_FREE
+from counterpoise.lab.diagnostic_problems import LABELLED_PROBLEMS, REGIME_PROBLEMS, diagnose_problem
 
 TASKS = ["a", "b", "c"]
 
@@ -26,13 +26,13 @@ TASKS = ["a", "b", "c"]
 @pytest.mark.parametrize("name", ["rescaling ×1", "rescaling ×1000, graded", "tug of war", "tug of war, ×1000"])
 def test_the_verdict_is_the_truth(name: str) -> None:
     """Ten seeds, none of which the thresholds were chosen on; at least nine right."""
-    truth, make = KNOWN[name]
-    assert sum(examine(make(seed), steps=40).verdict == truth for seed in range(10)) >= 9
+    truth, make = LABELLED_PROBLEMS[name]
+    assert sum(diagnose_problem(make(seed), steps=40).verdict == truth for seed in range(10)) >= 9
 
 
 def test_the_papers_conflict_regime_is_none_for_the_gradients() -> None:
     """Its directions have an expected cosine of ρ² > 0, and a linear head absorbs a sign."""
-    found = examine(REGIMES["heterogeneous, conflict"](42), steps=40)
+    found = diagnose_problem(REGIME_PROBLEMS["heterogeneous, conflict"](42), steps=40)
     assert found.verdict == "neither"
     assert found.conflict is not None
     assert found.conflict < 0.1
@@ -74,9 +74,9 @@ def test_watching_changes_nothing(name: str) -> None:
     for a, b in zip(plain.parameters(), seen.parameters(), strict=True):
         assert torch.equal(a, b)
     found = monitor.diagnosis
-    assert (found.steps, found.looks) == (25, 5)
-    assert len(found.reach) == (0 if name == "pcgrad" else 3)
-    assert all(0 <= z <= 1 for z in found.reach)
+    assert (found.steps, found.gradient_checks) == (25, 5)
+    assert len(found.abs_z_over_tau) == (0 if name == "pcgrad" else 3)
+    assert all(0 <= z <= 1 for z in found.abs_z_over_tau)
     balancer.backward(seen.losses(0), shared=seen.trunk.parameters())  # after the block nobody looks
     assert monitor.diagnosis.steps == 25
 
@@ -128,7 +128,7 @@ def test_tasks_that_take_turns_are_compared() -> None:
     found = monitor.diagnosis
     assert found.spread == pytest.approx(6.0)
     assert found.verdict == "scale"
-    assert any("Conflict could not be seen" in line for line in found.advice)
+    assert any("Conflict could not be measured" in line for line in found.advice)
 
 
 @pytest.mark.parametrize("odd", [0, 1])
@@ -144,7 +144,7 @@ def test_a_rhythm_in_the_data_is_not_missed(odd: int) -> None:
 def test_a_loss_below_zero_is_named() -> None:
     with cp.diagnose(["a", "b"]) as monitor:
         monitor(torch.tensor([1.0, -500.0]))
-    assert any(line.startswith("b was 0 or below in 100%") for line in monitor.diagnosis.advice)
+    assert any(line.startswith("The loss of b was 0 or negative in 100%") for line in monitor.diagnosis.advice)
 
 
 def test_reentrant_checkpoints_are_left_alone() -> None:
@@ -189,7 +189,7 @@ def test_a_lone_outlier_is_no_saturation(tasks: int) -> None:
         balancer(losses)
     found, chart = monitor.diagnosis, balancer.geometry
     assert chart is not None
-    assert found.reach[0] == pytest.approx(math.sqrt(tasks - 1) / (math.sqrt(tasks - 1) + 0.1))
+    assert found.abs_z_over_tau[0] == pytest.approx(math.sqrt(tasks - 1) / (math.sqrt(tasks - 1) + 0.1))
     assert 0.09 < float(chart.width * chart.slope[0] / chart.std) < 0.11
     assert not any("saturates" in line for line in found.advice)
     for beyond, told in ((0.5, False), (0.9, True)):  # of the margin
@@ -237,7 +237,7 @@ def test_saved_printed_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_refusals() -> None:
-    with pytest.raises(RuntimeError, match="seen no losses"):
+    with pytest.raises(RuntimeError, match="recorded no losses"):
         _ = cp.diagnose(2).diagnosis
     with pytest.raises(ValueError, match="one model"):
         cp.diagnose(cp.BPGS(2, batch_shape=3))
@@ -281,5 +281,5 @@ def test_a_compiled_step_is_not_looked_into() -> None:
         step = torch.compile(lambda x: balancer((net(x) - 1).square().mean(0)), backend="eager", fullgraph=True)
         for _ in range(12):
             step(torch.randn(16, 6)).backward()
-    with pytest.raises(RuntimeError, match="cannot look into a compiled step"):
+    with pytest.raises(RuntimeError, match="cannot monitor a compiled step"):
         _ = monitor.diagnosis

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.trunk_and_heads import ALL, GRAM, TASKS, Net, batch, flat, jacobian, same
+from helpers.trunk_and_heads import ALL, GRAM, TASKS, Net, assert_same_gradients, batch, flat, jacobian
 from torch import Tensor
 
 import counterpoise as cp
@@ -53,7 +53,7 @@ def test_every_path_gives_the_same(name: str) -> None:
                 balancer.backward(given, shared=net.trunk.parameters(), retain_graph=True, **where)
             found.append(net.grads())
     for other in found[1:]:
-        same(found[0], other)
+        assert_same_gradients(found[0], other)
 
 
 @pytest.mark.parametrize("passes", ["loop", "batched"])
@@ -128,7 +128,7 @@ def test_a_loss_for_frameworks_is_the_same_backward_pass(name: str, at: str) -> 
         else:
             balancer.backward(losses, **where)
         grads.append({n: None if g is None else g * (1 if deferred else 2**7) for n, g in net.grads().items()})
-    same(*grads)
+    assert_same_gradients(*grads)
 
 
 class NoBatch(torch.autograd.Function):
@@ -154,7 +154,7 @@ def test_auto_falls_back_to_a_loop() -> None:
         losses = {t: (h(z)[:, 0] - y[:, i]).square().mean() for i, (t, h) in enumerate(net.heads.items())}
         balancer.backward(losses, shared=net.trunk.parameters(), features=z)
     cp.CAGrad(TASKS, passes="loop").backward(other.losses(x, y)[0], shared=other.trunk.parameters())
-    same(net.grads(), other.grads())
+    assert_same_gradients(net.grads(), other.grads())
     z = NoBatch.apply(net.trunk(x))  # type: ignore[no-untyped-call]
     losses = {t: (h(z)[:, 0] - y[:, i]).square().mean() for i, (t, h) in enumerate(net.heads.items())}
     with pytest.raises(RuntimeError, match="vmap"):
@@ -176,6 +176,6 @@ def test_the_graph_is_freed_or_kept() -> None:
 def test_products_of_long_gradients_keep_their_digits(tasks: int) -> None:
     """A Gram matrix of parallel gradients has cosines of 1, to the digits that the solvers count on."""
     row = torch.randn(1 << 22, generator=torch.Generator().manual_seed(0))
-    gram = gradients.gram([[row * 1.1 * (i + 1)] for i in range(tasks)], 0)
+    gram = gradients.gram_matrix([[row * 1.1 * (i + 1)] for i in range(tasks)], 0)
     norms = gram.diagonal().sqrt()
     assert (gram / torch.outer(norms, norms) - 1).abs().max() < 3e-7

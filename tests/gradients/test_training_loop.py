@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.trunk_and_heads import ALL, GRAM, TASKS, Net, batch, flat, jacobian, same
+from helpers.trunk_and_heads import ALL, GRAM, TASKS, Net, assert_same_gradients, batch, flat, jacobian
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -29,7 +29,7 @@ def test_accumulation_adds(name: str, at: str) -> None:
         losses, z = net.losses(*batch(seed))
         where = {"shared": net.trunk.parameters()} if at == "shared" else {"features": z}
         again.backward(losses, **where)
-    same(net.grads(), {k: parts[0][k] + parts[1][k] for k in parts[0]})  # type: ignore[operator]
+    assert_same_gradients(net.grads(), {k: parts[0][k] + parts[1][k] for k in parts[0]})  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("at", ["shared", "features"])
@@ -146,7 +146,7 @@ def test_with_activation_checkpointing(reentrant: bool) -> None:
     z = checkpoint(saved.trunk, x.requires_grad_(), use_reentrant=reentrant)
     losses = {t: (h(z)[:, 0] - y[:, i]).square().mean() for i, (t, h) in enumerate(saved.heads.items())}
     cp.CAGrad(TASKS).backward(losses, shared=saved.trunk.parameters())
-    same(plain.grads(), saved.grads())
+    assert_same_gradients(plain.grads(), saved.grads())
 
 
 def test_hooks_and_errors_leave_gradients_alone() -> None:

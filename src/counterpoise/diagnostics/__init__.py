@@ -1,4 +1,4 @@
-"""A monitor for losses: watch a loop for a few hundred steps, then say what ails it and what helps."""
+"""Monitoring a training loop: do the scales of the losses dominate, or conflicts between task gradients?"""
 
 from .diagnosis import Diagnosis
 from .monitor import Monitor, diagnose

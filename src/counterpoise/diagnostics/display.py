@@ -1,39 +1,42 @@
-"""A diagnosis for the eye: in the terminal and as a picture."""
+"""Display of a diagnosis: a table in the terminal, and a figure."""
 
 import os
 from pathlib import Path
 
 from .._files import atomic_path
-from .diagnosis import CONFLICT_COSINE, SCALE_DECADES, Diagnosis
+from .advice import CONFLICT_COSINE, SCALE_DECADES
+from .measurements import Measurements
 
 
-def show(found: Diagnosis) -> None:
+def print_table(found: Measurements, advice: tuple[str, ...]) -> None:
+    """Print a table with rich; print the advice alone if rich is not installed."""
     try:
         from rich.console import Console
         from rich.table import Table
     except ModuleNotFoundError:
-        print(found)
+        print("\n".join(advice))
         return
-    table = Table("task", "median loss", "absent", "gradient norm", "|z|/τ", title=f"{found.steps} steps watched")
-    columns = (found.losses, found.absent, found.norms, found.reach)
+    table = Table("task", "median loss", "absent", "gradient norm", "|z|/τ", title=f"{found.steps} steps")
+    columns = (found.losses, found.absent, found.norms, found.abs_z_over_tau)
     formats = ("{:.3g}", "{:.0%}", "{:.3g}", "{:.3f}")
     for i, task in enumerate(found.tasks):
         table.add_row(task, *(f.format(c[i]) if c else "–" for f, c in zip(formats, columns, strict=True)))
     console = Console()
     console.print(table)
-    for line in found.advice:
+    for line in advice:
         console.print(f"• {line}", highlight=False, markup=False)
 
 
-def draw(found: Diagnosis, path: str | os.PathLike[str]) -> None:
+def draw_figure(found: Measurements, advice: tuple[str, ...], path: str | os.PathLike[str]) -> None:
+    """Draw the spread of the losses and the cosines of the task gradients with matplotlib."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.0, 3.4), layout="constrained")
     spread, cosines = figure.subplots(1, 2, width_ratios=(3, 2))
     steps = range(1, found.steps + 1)
     spread.plot(steps, found.decades, color="#0072B2", label="largest / smallest loss")
-    spread.axhline(SCALE_DECADES, color="#D55E00", linestyle="--", linewidth=1, label="from here on, weigh them")
-    spread.set(xlabel="step", ylabel="decades", ylim=(0, None), title="How far apart the losses are")
+    spread.axhline(SCALE_DECADES, color="#D55E00", linestyle="--", linewidth=1, label="threshold for weighting")
+    spread.set(xlabel="step", ylabel="decades", ylim=(0, None), title="Spread of the losses")
     spread.legend(frameon=False, loc="best")
     if found.cosines:
         picture = cosines.imshow(found.cosines, vmin=-1, vmax=1, cmap="RdBu")
@@ -44,8 +47,8 @@ def draw(found: Diagnosis, path: str | os.PathLike[str]) -> None:
         cosines.set_title(title.replace("-", "−"))
         figure.colorbar(picture, ax=cosines, shrink=0.8)
     else:
-        cosines.text(0.5, 0.5, "conflict was not looked at\n(pass shared=)", ha="center", va="center")
+        cosines.text(0.5, 0.5, "conflict was not measured\n(pass shared=)", ha="center", va="center")
         cosines.set_axis_off()
-    figure.suptitle(found.advice[0].split(":")[0])
+    figure.suptitle(advice[0].split(":")[0])
     with atomic_path(Path(path)) as temporary:
         figure.savefig(temporary, dpi=150)

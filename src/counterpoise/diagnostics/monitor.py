@@ -1,4 +1,4 @@
-"""Watches the losses of a loop, and now and then the gradients behind them."""
+"""Monitoring the losses of a training loop and, in some steps, the gradients of the tasks."""
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,60 +9,91 @@ import torch
 from torch import Tensor
 
 from .. import gradients
-from ..balancer import Balancer
+from ..balancer import Balancer, transient_hook
 from ..functional.bpgs import radius, statistics
-from ..gradients.retained import check_retained, is_checkpoint_error
 from ..inputs import Losses, Slots, collect_losses, cut_nonfinite, mask_unsampled, task_names
 from ..weighting import BPGS, Weighting
-from .diagnosis import CONFLICT_COSINE, SATURATED, Diagnosis, saturation_edge
+from .advice import CONFLICT_COSINE
+from .diagnosis import Diagnosis
+from .measurements import SATURATED, saturation_edge
 
 L = TypeVar("L", bound=Losses)
 
 
 def diagnose(
-    what: Balancer | int | Sequence[str] | Mapping[str, Any],
+    balancer_or_tasks: Balancer | int | Sequence[str] | Mapping[str, Any],
     *,
     shared: Iterable[Tensor] | None = None,
     every: int = 10,
 ) -> "Monitor":
-    """Watches a loop and says what ails it.
+    """Monitor a training loop to find out whether loss scales or gradient conflicts dominate.
+
+    Use the result as a context manager around the loop. A few hundred steps are enough. Training is not changed.
 
     Args:
-        what: a balancer, whose calls are then watched; or the tasks (a number, names, or losses by name), and you pass
-            the losses of each step to the monitor yourself: `monitor(losses)`.
-        shared: the parameters that all tasks share. Then conflict is looked at, too: one backward pass for each task.
-        every: how many steps lie between two looks at gradients, on average: a fixed rhythm could be that of the data.
+        balancer_or_tasks (Balancer | int | Sequence[str] | Mapping[str, Any]): a balancer, whose steps are then
+            monitored; or the tasks (their number, their names, or a mapping with their names as keys), in which case
+            you call `monitor(losses)` in every step.
+        shared (Iterable[Tensor] | None): the parameters that all tasks share. If given, conflicts between task
+            gradients are measured too, at the cost of one backward pass per task. Default: None.
+        every (int): average number of steps between two such measurements. The intervals are random, so that they do
+            not coincide with a period of the data. Default: 10.
+
+    Returns:
+        Monitor: a context manager; its property `diagnosis` returns the result.
+
+    Raises:
+        ValueError: if `every` is below 1, or if the balancer has a batch shape.
 
     Example:
-        >>> with diagnose(["seg", "depth"]) as monitor:
+        >>> import counterpoise as cp
+        >>> with cp.diagnose(["seg", "depth"]) as monitor:
         ...     for _ in range(3):
         ...         losses = monitor({"seg": torch.tensor(300.0), "depth": torch.tensor(0.1)})
         >>> monitor.diagnosis.verdict
         'scale'
     """
-    return Monitor(what, shared=shared, every=every)
+    return Monitor(balancer_or_tasks, shared=shared, every=every)
 
 
 class Monitor:
-    """Collects what it is shown; `diagnosis` reads it. Nothing waits for the device until then."""
+    """Collect the losses and task gradients of a training loop; `diagnosis` evaluates them.
+
+    Nothing synchronizes with the device before `diagnosis` is read. `counterpoise.diagnose` creates a monitor and
+    describes the arguments.
+
+    Args:
+        balancer_or_tasks (Balancer | int | Sequence[str] | Mapping[str, Any]): a balancer, or the tasks.
+        shared (Iterable[Tensor] | None): the parameters that all tasks share, to measure conflicts. Default: None.
+        every (int): average number of steps between two measurements of conflict. Default: 10.
+
+    Example:
+        >>> import counterpoise as cp
+        >>> balancer = cp.Static(2)
+        >>> weight = torch.ones(2, requires_grad=True)
+        >>> with cp.Monitor(balancer, shared=[weight]) as monitor:
+        ...     balancer([weight.sum(), (3 * weight).sum()]).backward()
+        >>> monitor.diagnosis.verdict
+        'neither'
+    """
 
     def __init__(
         self,
-        what: Balancer | int | Sequence[str] | Mapping[str, Any],
+        balancer_or_tasks: Balancer | int | Sequence[str] | Mapping[str, Any],
         *,
         shared: Iterable[Tensor] | None = None,
         every: int = 10,
     ) -> None:
         if every < 1:
-            raise ValueError(f"every is {every}, expected a number of steps, 1 or more")
-        self.balancer = what if isinstance(what, Balancer) else None
+            raise ValueError(f"every is {every}, expected a number of steps, at least 1")
+        self.balancer = balancer_or_tasks if isinstance(balancer_or_tasks, Balancer) else None
         if self.balancer is not None and self.balancer.batch_shape:
-            raise ValueError(f"the monitor looks at one model, not at replicas of shape {self.balancer.batch_shape}")
-        self.tasks = what.tasks if isinstance(what, Balancer) else task_names(_names(what))
+            raise ValueError(f"the monitor supports one model, not replicas of shape {self.balancer.batch_shape}")
+        self.tasks = _tasks_of(balancer_or_tasks)
         self.every = every
         self._shared = None if shared is None else gradients.shared_parameters(shared)
-        self._draws = random.Random(0)
-        self._due = 0  # the step of the next look at gradients
+        self._random = random.Random(0)
+        self._next_check = 0  # the step in which gradients are compared next
         self._losses: list[Tensor] = []
         self._grams: list[Tensor] = []
         self._chart: tuple[Tensor, Tensor] | None = None
@@ -70,11 +101,11 @@ class Monitor:
 
     def __enter__(self) -> Self:
         if isinstance(self.balancer, Weighting):
-            before = self.balancer.register_forward_pre_hook(self._before, with_kwargs=True)
-            after = self.balancer.register_forward_hook(self._after)
+            before = self.balancer.register_forward_pre_hook(self._before_forward, with_kwargs=True)
+            after = self.balancer.register_forward_hook(self._after_forward)
             self._undo = [before.remove, after.remove]
         elif self.balancer is not None:
-            self._undo = [self._around_backward(self.balancer)]
+            self._undo = [self._wrap_backward(self.balancer)]
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -83,28 +114,41 @@ class Monitor:
         self._undo = []
 
     def __call__(self, losses: L, *, counts: Tensor | None = None) -> L:
-        """Looks at the losses of a step, before its backward pass, and hands them back."""
+        """Record the losses of one step, before its backward pass.
+
+        Args:
+            losses (Losses): the losses, in any form that a balancer accepts.
+            counts (Tensor | None): number of samples behind each loss, (T,); tasks with 0 are absent. Default: None.
+
+        Returns:
+            Losses: the losses, unchanged.
+        """
         values, slots, inputs = collect_losses(losses, self.tasks, (), None)
         if counts is not None:
             values = mask_unsampled(values, counts)
-        if self._shared is not None and torch.is_grad_enabled() and len(self._losses) >= self._due:
-            self._due = len(self._losses) + self._draws.randint(1, 2 * self.every - 1)
-            self._look_at_gradients(values, slots, inputs, self._shared)
+        if self._shared is not None and torch.is_grad_enabled() and len(self._losses) >= self._next_check:
+            self._next_check = len(self._losses) + self._random.randint(1, 2 * self.every - 1)
+            self._compare_gradients(values, slots, inputs, self._shared)
         self._losses.append(values.clone())
         return losses
 
     @property
     def diagnosis(self) -> Diagnosis:
+        """The evaluation of all steps so far.
+
+        Raises:
+            RuntimeError: if no losses were recorded.
+        """
         if not self._losses:
             raise RuntimeError(
-                "the monitor has seen no losses: train inside the with block, or call monitor(losses). It cannot look "
-                "into a compiled step: return the losses from it, and call monitor(losses)"
+                "the monitor has recorded no losses: train inside the with block, or call monitor(losses). It cannot "
+                "monitor a compiled step: return the losses from it, and call monitor(losses)"
             )
         losses = torch.stack(self._losses).cpu().double()
         present = torch.isfinite(losses)
         known = torch.where(present & (losses > 0), losses, torch.nan).log10()
         decades = torch.where(known.isnan(), -torch.inf, known).amax(-1) - known.nan_to_num(torch.inf).amin(-1)
-        decades = torch.where((~known.isnan()).sum(-1) > 1, decades, torch.nan)  # fewer than two tasks were there
+        decades = torch.where((~known.isnan()).sum(-1) > 1, decades, torch.nan)  # fewer than two tasks
         _, std, _ = statistics(losses)
         chart = None if self._chart is None else [part.cpu().double() for part in self._chart]
         weighting = getattr(self.balancer, "weighting", None)
@@ -115,25 +159,25 @@ class Monitor:
             decades=_numbers(decades),
             std=_numbers(std[..., 0]),
             absent=_numbers(1 - present.double().mean(0)),
-            below=_numbers((present & (losses <= 0)).double().mean(0)),
-            asked=self._shared is not None,
-            looks=len(self._grams),
-            reach=() if chart is None else _numbers(chart[0].abs()),
+            nonpositive=_numbers((present & (losses <= 0)).double().mean(0)),
+            gradients_requested=self._shared is not None,
+            gradient_checks=len(self._grams),
+            abs_z_over_tau=() if chart is None else _numbers(chart[0].abs()),
             slope=None if chart is None else float(chart[1].min()),
-            edge=self._edge(),
-            watched=tuple(type(part).__name__ for part in (self.balancer, weighting) if part is not None),
+            saturation_edge=self._saturation_edge(),
+            methods=tuple(type(part).__name__ for part in (self.balancer, weighting) if part is not None),
             in_gradient_space=self.balancer is not None and not isinstance(self.balancer, Weighting),
-            **self._conflict(),
+            **self._conflict_statistics(),
         )
 
-    def _edge(self) -> float:
-        """Where the chart counts as saturated; only that of the batch has a radius."""
+    def _saturation_edge(self) -> float:
+        """Return the |z|/τ at which the chart counts as saturated; only the batch chart has a radius."""
         bpgs = getattr(self.balancer, "weighting", None) or self.balancer
-        if not (isinstance(bpgs, BPGS) and bpgs.kind == "batch"):
+        if not (isinstance(bpgs, BPGS) and bpgs.chart == "batch"):
             return SATURATED
         return saturation_edge(radius(len(self.tasks), bpgs.anchor["margin"]))
 
-    def _conflict(self) -> dict[str, Any]:
+    def _conflict_statistics(self) -> dict[str, Any]:
         if not self._grams:
             return {}
         gram = torch.stack(self._grams).cpu().double()
@@ -151,29 +195,31 @@ class Monitor:
             **({name: float((pairs < limit).double().mean()) for name, limit in share.items()} if len(pairs) else {}),
         }
 
-    def _before(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    @transient_hook
+    def _before_forward(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         assert self.balancer is not None
         if self.balancer.learning and not torch.compiler.is_compiling():
             self(args[0] if args else kwargs["losses"], counts=kwargs.get("counts"))
 
-    def _after(self, *_: object) -> None:
-        self._look_at_chart()
+    @transient_hook
+    def _after_forward(self, *_: object) -> None:
+        self._record_chart()
 
-    def _around_backward(self, balancer: Balancer) -> Callable[[], None]:
-        """A gradient-space balancer has no forward pass to hook into: its `backward` is wrapped for a while."""
-        plain, around = balancer.backward, balancer.__dict__.get("backward")  # of a monitor who came earlier
+    def _wrap_backward(self, balancer: Balancer) -> Callable[[], None]:
+        """Wrap `backward`, because a gradient-space balancer has no forward pass to hook; return a function to undo."""
+        original, outer = balancer.backward, balancer.__dict__.get("backward")  # outer: the wrapper of another monitor
 
-        def watched(losses: Losses, **needs: Any) -> Tensor:
+        def monitored(losses: Losses, **needs: Any) -> Tensor:
             if balancer.learning:
                 self(losses, counts=needs.get("counts"))
-            objective = plain(losses, **needs)
-            self._look_at_chart()
+            objective = original(losses, **needs)
+            self._record_chart()
             return objective
 
-        balancer.backward = watched  # type: ignore[method-assign]
-        return lambda: balancer.__dict__.pop("backward") if around is None else setattr(balancer, "backward", around)
+        balancer.backward = monitored  # type: ignore[method-assign]
+        return lambda: balancer.__dict__.pop("backward") if outer is None else setattr(balancer, "backward", outer)
 
-    def _look_at_gradients(
+    def _compare_gradients(
         self, values: Tensor, slots: Slots, inputs: tuple[Tensor, ...], shared: Sequence[Tensor]
     ) -> None:
         if slots is None:
@@ -186,25 +232,25 @@ class Monitor:
             if loss.requires_grad
         ]
         if roots:
-            check_retained(self, roots, shared)
+            gradients.check_retained(self, roots, shared)
         rows: list[gradients.GradientList] = []
         for root in roots:
             try:
-                found = torch.autograd.grad(root.loss, shared, root.grad, retain_graph=True, allow_unused=True)
+                grads = torch.autograd.grad(root.loss, shared, root.grad, retain_graph=True, allow_unused=True)
             except RuntimeError as error:
-                if is_checkpoint_error(error):
+                if gradients.is_checkpoint_error(error):
                     return
                 raise
-            rows.append([*found])
+            rows.append([*grads])
         seen = [root.slot for root in roots]
         if any(grad is not None for row in rows for grad in row):
-            gram = gradients.scatter_gram(gradients.gram(rows, 0), tuple(seen), tasks)
+            gram = gradients.scatter_gram(gradients.gram_matrix(rows, 0), tuple(seen), tasks)
             missing = [slot for slot in range(tasks) if slot not in seen]
             gram.diagonal()[missing] = torch.nan
             gram.diagonal().masked_fill_(~torch.isfinite(values), torch.nan)
             self._grams.append(gram)
 
-    def _look_at_chart(self) -> None:
+    def _record_chart(self) -> None:
         if torch.compiler.is_compiling():
             return
         if (len(self._losses) - 1) % self.every == 0:
@@ -213,8 +259,10 @@ class Monitor:
                 self._chart = (chart.z_over_tau, chart.slope)
 
 
-def _names(what: int | Sequence[str] | Mapping[str, Any]) -> int | Sequence[str]:
-    return list(what) if isinstance(what, Mapping) else what
+def _tasks_of(balancer_or_tasks: Balancer | int | Sequence[str] | Mapping[str, Any]) -> tuple[str, ...]:
+    if isinstance(balancer_or_tasks, Balancer):
+        return balancer_or_tasks.tasks
+    return task_names(list(balancer_or_tasks) if isinstance(balancer_or_tasks, Mapping) else balancer_or_tasks)
 
 
 def _numbers(values: Tensor) -> tuple[float, ...]:

@@ -1,3 +1,40 @@
-"""Task gradients, their Gram matrix and their combination."""
+"""Task gradients: the backward passes, the Gram matrix, linear combination, retained and deferred graphs.
 
-from .rows import *  # noqa: F403
+A task gradient is a list with one tensor per target, as autograd returns it. Inner products are accumulated tensor by
+tensor, and the direction is combined in place, so the full Jacobian is never built and no further backward pass runs.
+"""
+
+from .combination import accumulate, cast_like, combine
+from .deferred import FactorScaler, defer_backward
+from .gram import first_gradient, gram_matrix, scatter_gram, select_weights, squared_norms
+from .passes import BackwardPasses, ComparisonTargets, Passes, shared_parameters
+from .retained import check_retained, is_checkpoint_error, retain_compiled_graphs
+from .sharding import is_sharded, local_part
+from .task_gradients import sum_gradients
+from .types import GradientList, TaskGradients, TaskRoot
+
+__all__ = [
+    "BackwardPasses",
+    "ComparisonTargets",
+    "FactorScaler",
+    "GradientList",
+    "Passes",
+    "TaskGradients",
+    "TaskRoot",
+    "accumulate",
+    "cast_like",
+    "check_retained",
+    "combine",
+    "defer_backward",
+    "first_gradient",
+    "gram_matrix",
+    "is_checkpoint_error",
+    "is_sharded",
+    "local_part",
+    "retain_compiled_graphs",
+    "scatter_gram",
+    "select_weights",
+    "shared_parameters",
+    "squared_norms",
+    "sum_gradients",
+]

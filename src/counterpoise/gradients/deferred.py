@@ -1,4 +1,4 @@
-"""A loss whose backward pass is somebody else's: for frameworks that scale a loss and differentiate it themselves."""
+"""A loss that runs a given backward pass, for frameworks that scale and differentiate the loss themselves."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class FactorScaler:
-    """Stands where a GradScaler may stand, and scales by what a framework multiplied the loss by."""
+    """Scale by a fixed factor, with the `scale` method of a GradScaler."""
 
     def __init__(self, factor: Tensor) -> None:
         self.factor = factor
@@ -18,7 +18,7 @@ class FactorScaler:
 
 
 class DeferredBackward(torch.autograd.Function):
-    """`value`, with `run(factor, retain_graph)` as its backward pass: the factor is the gradient that arrives."""
+    """Return `value`; on backward, call `run(scaler, retain_graph)`, where the scaler holds the incoming gradient."""
 
     @staticmethod
     def forward(ctx: Any, root: Tensor, value: Tensor, run: Callable[[FactorScaler, bool], object]) -> Tensor:
@@ -28,17 +28,18 @@ class DeferredBackward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None]:
         with torch.enable_grad():
-            ctx.run(FactorScaler(grads[0]), _retained())
+            ctx.run(FactorScaler(grads[0]), _retains_graph())
         return None, None, None
 
 
-def _retained() -> bool:
-    """Whether the pass that is being run was called with retain_graph=True; torch alone knows."""
-    told = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
-    return False if told is None else bool(told())
+def _retains_graph() -> bool:
+    """Return whether the current backward pass was called with retain_graph=True; False if torch cannot tell."""
+    query = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return False if query is None else bool(query())
 
 
 def defer_backward(value: Tensor, run: Callable[[FactorScaler, bool], object]) -> Tensor:
-    root = torch.zeros((), requires_grad=True)  # something to differentiate by: without it nothing would run
+    """Return a loss equal to `value` whose backward pass calls `run(scaler, retain_graph)`."""
+    root = torch.zeros((), requires_grad=True)  # autograd skips a function none of whose inputs requires a gradient
     loss: Tensor = DeferredBackward.apply(root, value.detach(), run)  # type: ignore[no-untyped-call]
     return loss

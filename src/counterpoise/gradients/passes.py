@@ -1,4 +1,4 @@
-"""How task gradients come about: a backward pass each or all in one, on parameters, at features or through them."""
+"""Choosing the backward passes: a loop or one batched pass, on parameters, at features, or through features."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from .. import gradients
-from . import TaskGradients, TaskRoot
+from .graph import has_bypass, has_nested, other_leaves
 from .retained import check_retained
+from .sharding import is_sharded
+from .task_gradients import batched_gradients, feature_gradients, loop_gradients, propagate_to_parameters
+from .types import TaskGradients, TaskRoot
 
 Passes = Literal["auto", "loop", "batched"]
-SMALL_NETWORK = 1 << 20  # shared parameters up to which batches through features are worth it
+MAX_BATCHED_PARAMETERS = 1 << 20  # passes="auto" uses batched passes for shared networks up to this size
 
 
 class ComparisonTargets(NamedTuple):
-    """Where tasks are compared, and the representation through which their gradients get there (empty: unknown)."""
+    """The tensors on which tasks are compared, and the features through which gradients reach them (may be empty)."""
 
     targets: Sequence[Tensor]
     features: Sequence[Tensor]
@@ -25,21 +27,22 @@ class ComparisonTargets(NamedTuple):
     def of(
         cls, shared: Iterable[Tensor] | None, features: Tensor | Sequence[Tensor] | None, method: str
     ) -> ComparisonTargets:
+        """Validate the arguments `shared` and `features` of `backward`."""
         given = [features] if isinstance(features, Tensor) else list(features or ())
-        through = list({id(z): z for z in given}.values())
-        if shared is None and not through:
+        unique = list({id(z): z for z in given}.values())
+        if shared is None and not unique:
             raise ValueError(
                 f"{method}.backward needs shared=, the parameters that all tasks share, or features=, the "
-                f"representation from which all heads start"
+                f"representation that all heads take as input"
             )
-        for z in through:
+        for z in unique:
             if not isinstance(z, Tensor):
-                raise TypeError(f"features hold {z!r}, expected tensors")
+                raise TypeError(f"features must be tensors, got {z!r}")
             if not z.requires_grad:
                 raise ValueError("features do not require a gradient: pass them as the shared network returns them")
         if shared is None:
-            return cls(through, through)
-        return cls(gradients.shared_parameters(shared), through)
+            return cls(unique, unique)
+        return cls(shared_parameters(shared), unique)
 
     @property
     def at_features(self) -> bool:
@@ -47,31 +50,39 @@ class ComparisonTargets(NamedTuple):
 
     @property
     def sharded(self) -> bool:
-        return any(gradients.is_sharded(target) for target in self.targets)
+        return any(is_sharded(target) for target in self.targets)
 
 
 class BackwardPasses:
-    """Takes the gradients of all tasks, and remembers what it saw of the network on the way."""
+    """Compute the gradients of all tasks, and cache what has been checked about the network."""
 
     def __init__(self) -> None:
         self.batches: bool | None = None  # whether batched passes work; None before the first
-        self.apart: set[int] = set()  # tasks that were seen to reach the rest through the features alone
-        self.unnested = False  # whether features were seen not to be made of each other
+        self.without_bypass: set[int] = set()  # tasks known to reach the shared network through the features only
+        self.not_nested = False  # whether no feature is known to be computed from another one
 
     def compute(
         self, roots: Sequence[TaskRoot], place: ComparisonTargets, keep: bool, passes: Passes, *, heads: bool
     ) -> TaskGradients:
-        """Gradients there, and with `heads` those of all other leaves. `keep`: the graph is needed again."""
-        if not roots:  # other ranks have some
+        """Return the gradients on the targets and, with `heads`, on all other leaves.
+
+        Args:
+            roots: the start of each task's backward pass.
+            place: the tensors on which tasks are compared.
+            keep: keep the graph for another pass.
+            passes: how to compute the gradients.
+            heads: also return the gradients of all other leaves, instead of accumulating them.
+        """
+        if not roots:  # other ranks may have some
             return TaskGradients(list(place.targets), (), [], [], [])
         if len(roots) > 1 and check_retained(self, roots, place.targets):
-            self.batches = False  # vmap does not know compiled functions
-        self._check_features(place.features)
+            self.batches = False  # vmap does not support compiled functions
+        self._check_nesting(place.features)
         if place.at_features:
             return self._at_features(roots, place.features, keep)
-        if self._batched(place, passes):
+        if self._use_batches(place, passes):
             try:
-                # A pass that turns out not to batch must leave the graph for the loop.
+                # If the first batched pass fails, the loop still needs the graph.
                 grads = _on_parameters(roots, place, keep or self.batches is None, batched=True, heads=heads)
             except RuntimeError:
                 worked, self.batches = self.batches, False
@@ -82,35 +93,36 @@ class BackwardPasses:
                 return grads
         return _on_parameters(roots, place, keep, batched=False, heads=heads)
 
-    def _check_features(self, features: Sequence[Tensor]) -> None:
-        if len(features) < 2 or self.unnested:
+    def _check_nesting(self, features: Sequence[Tensor]) -> None:
+        if len(features) < 2 or self.not_nested:
             return
-        if gradients.has_nested(features):
+        if has_nested(features):
             raise ValueError(
-                "one of the features= is made of another, so that its gradient would count twice: pass the earlier one "
-                "alone, or compare on shared= alone"
+                "one of the features= is computed from another one, so its gradient would count twice: pass only the "
+                "earlier one, or compare on shared= alone"
             )
-        self.unnested = True
+        self.not_nested = True
 
     def _at_features(self, roots: Sequence[TaskRoot], features: Sequence[Tensor], keep: bool) -> TaskGradients:
         outputs = [root.loss for root in roots]
-        new = [root.loss for root in roots if root.slot not in self.apart]
-        if new and gradients.has_bypass(new, features):
+        unchecked = [root.loss for root in roots if root.slot not in self.without_bypass]
+        if unchecked and has_bypass(unchecked, features):
             raise ValueError(
-                "a task reaches what stands before features= without passing through them: compare on shared= alone, "
-                "or add the tensors through which it passes to features=, if none of them is made of another"
+                "a task reaches the network before features= without passing through them: compare on shared= alone, "
+                "or add the tensors through which it passes to features=, unless one is computed from another"
             )
-        self.apart.update(root.slot for root in roots)
-        return gradients.at_features(roots, features, gradients.other_leaves(outputs, features), keep)
+        self.without_bypass.update(root.slot for root in roots)
+        return feature_gradients(roots, features, other_leaves(outputs, features), keep)
 
-    def _batched(self, place: ComparisonTargets, passes: Passes) -> bool:
+    def _use_batches(self, place: ComparisonTargets, passes: Passes) -> bool:
         if place.sharded and (passes == "batched" or place.features):
             raise ValueError(
-                "sharded parameters (FSDP) get their gradients by hooks: pass shared= alone, and no batches"
+                "sharded parameters (FSDP) support neither features= nor passes='batched', because hooks collect "
+                "their gradients: pass shared= alone"
             )
         if passes != "auto":
             return passes == "batched"
-        small = sum(target.numel() for target in place.targets) <= SMALL_NETWORK
+        small = sum(target.numel() for target in place.targets) <= MAX_BATCHED_PARAMETERS
         return small and bool(place.features) and self.batches is not False
 
 
@@ -118,12 +130,35 @@ def _on_parameters(
     roots: Sequence[TaskRoot], place: ComparisonTargets, keep: bool, *, batched: bool, heads: bool
 ) -> TaskGradients:
     outputs = [root.loss for root in roots]
-    # Whatever else stands before the features would get nothing by way of them.
-    if place.features and not gradients.other_leaves(place.features, place.targets):
-        leaves = gradients.other_leaves(outputs, place.features)
+    # Leaves before the features that are not targets would get no gradient from a pass through the features.
+    if place.features and not other_leaves(place.features, place.targets):
+        leaves = other_leaves(outputs, place.features)
         if {id(leaf) for leaf in leaves} & {id(target) for target in place.targets}:
-            raise ValueError("a task reaches a shared parameter without passing through features: leave them out")
-        grads = gradients.at_features(roots, place.features, leaves, keep)
-        return gradients.through_features(grads, place.features, place.targets, batched, keep)
-    leaves = gradients.other_leaves(outputs, place.targets) if batched or heads else []
-    return (gradients.by_batch if batched else gradients.by_loop)(roots, place.targets, leaves, keep)
+            raise ValueError("a task reaches a shared parameter without passing through features=: leave features= out")
+        grads = feature_gradients(roots, place.features, leaves, keep)
+        return propagate_to_parameters(grads, place.features, place.targets, batched, keep)
+    leaves = other_leaves(outputs, place.targets) if batched or heads else []
+    return (batched_gradients if batched else loop_gradients)(roots, place.targets, leaves, keep)
+
+
+def shared_parameters(shared: Iterable[Tensor]) -> list[Tensor]:
+    """Validate the argument `shared`; drop frozen parameters and duplicates (tied weights)."""
+    given = [shared] if isinstance(shared, Tensor) or not isinstance(shared, Iterable) else shared
+    unique: dict[int, Tensor] = {}
+    for parameter in given:
+        if not isinstance(parameter, Tensor):
+            raise TypeError(
+                f"shared must contain the parameters that all tasks share, got {type(parameter).__name__}: "
+                f"pass model.encoder.parameters(), not the module or its named parameters"
+            )
+        if not parameter.requires_grad:
+            continue
+        if not parameter.is_leaf:
+            raise ValueError(
+                f"shared must contain parameters, got the result of {parameter.grad_fn}: to compare gradients at a "
+                f"representation, pass it as features="
+            )
+        unique[id(parameter)] = parameter
+    if not unique:
+        raise ValueError("shared contains no parameter that requires a gradient: pass those that all tasks share")
+    return list(unique.values())

@@ -1,9 +1,9 @@
-"""Several backward passes through a graph that torch.compile made.
+"""Several backward passes through a graph compiled by torch.compile.
 
-A compiled backward pass may overwrite what the forward pass saved ("donated buffers"), and torch then refuses a second
-pass through the graph. `torch._functorch.config.donated_buffer = False` is the way out, but the cache of compiled code
-does not ask about it (as of torch 2.13): code that overwrites may come from the cache, nothing is refused, and every
-pass but the first gives zeros or garbage.
+A compiled backward pass may overwrite buffers saved by the forward pass ("donated buffers"); torch then refuses a
+second pass through the graph. Setting `torch._functorch.config.donated_buffer = False` avoids this, but as of torch
+2.13 the setting is not part of the key of the compilation cache. Code that overwrites buffers may therefore come from
+the cache; torch then raises no error, and every pass but the first returns zeros or garbage.
 """
 
 import sys
@@ -14,65 +14,76 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import Tensor
 
-from . import TaskRoot, graph, is_sharded
+from .graph import graph_nodes
+from .sharding import is_sharded
+from .types import TaskRoot
 
-TAG = "counterpoise: buffers are kept"
+CACHE_TAG = "counterpoise: buffers are kept"
 
-_survived: WeakSet[type] = WeakSet()  # the nodes of compiled graphs that did; each graph has a class of its own
-_looked: WeakKeyDictionary[object, int] = WeakKeyDictionary()  # how many graphs there were when somebody last looked
+_retained_nodes: WeakSet[type] = WeakSet()  # node classes of compiled graphs known to allow several passes
+_graphs_at_check: WeakKeyDictionary[object, int] = WeakKeyDictionary()  # number of compiled graphs at the last check
 
 
 def retain_compiled_graphs() -> None:
-    """Lets graphs that are compiled from now on be gone through several times, once for each task.
+    """Allow several backward passes through graphs that torch.compile creates from now on.
 
-    Call it before `torch.compile`, in programs that use a gradient-space balancer, or the doctor with `shared=`. It
-    switches off donated buffers in this process, and sets code compiled without them apart in torch's cache. What was
-    compiled before is compiled anew when it is next called.
+    Gradient-space balancers, and `diagnose` with `shared=`, run one backward pass per task. Call this function once,
+    before `torch.compile`. It disables donated buffers in this process and separates code compiled without them in
+    torch's cache. Functions that are already compiled are compiled again at their next call.
+
+    Example:
+        >>> import counterpoise as cp
+        >>> cp.retain_compiled_graphs()  # doctest: +SKIP
+        >>> encoder = torch.compile(torch.nn.Linear(8, 16))  # doctest: +SKIP
     """
-    import torch._functorch.config as functorch  # with the compiler behind it, which takes a second to import
+    import torch._functorch.config as functorch  # not at the top: importing the compiler takes a second
 
     compiler: Any = getattr(torch.compiler, "config", None)
-    donated, tag = getattr(functorch, "donated_buffer", False), getattr(compiler, "cache_key_tag", TAG)
-    if not donated and TAG in tag:  # already so; older versions of torch have neither of the two
+    donated, tag = getattr(functorch, "donated_buffer", False), getattr(compiler, "cache_key_tag", CACHE_TAG)
+    if not donated and CACHE_TAG in tag:  # already done; older versions of torch have neither setting
         return
     if donated:
-        _set(functorch, "donated_buffer", False)
-    if TAG not in tag:
-        _set(compiler, "cache_key_tag", tag + TAG)
+        _set_for_all_threads(functorch, "donated_buffer", False)
+    if CACHE_TAG not in tag:
+        _set_for_all_threads(compiler, "cache_key_tag", tag + CACHE_TAG)
     if "torch._dynamo" in sys.modules:
-        torch.compiler.reset()  # code is kept by its source: the next network of the same class would get the old one
+        torch.compiler.reset()  # Dynamo caches by source: the next network of the same class would get the old code
 
 
-def _set(config: Any, name: str, value: object) -> None:
-    """For all threads: what is set from torch 2.13 on is so in one alone, and backward passes may have their own."""
+def _set_for_all_threads(config: Any, name: str, value: object) -> None:
+    """Set an option of torch in every thread; since torch 2.13 an assignment affects the current thread only."""
     setattr(config, name, value)
     entry: Any = getattr(config, "_config", {}).get(name)
     if hasattr(entry, "env_value_default"):
         entry.env_value_default = value
 
 
-def check_retained(who: object, roots: Sequence[TaskRoot], targets: Sequence[Tensor]) -> bool:
-    """Refuses a graph that does not survive a backward pass; says whether it found a compiled part, which may not.
+def check_retained(caller: object, roots: Sequence[TaskRoot], targets: Sequence[Tensor]) -> bool:
+    """Check that the graph allows several backward passes; return whether part of it is compiled.
 
-    It looks whenever something was compiled since it last looked for `who`, and compares passes once for each part.
+    The check runs only if something was compiled since the last check for `caller`, and compares two passes once for
+    each compiled part.
+
+    Raises:
+        RuntimeError: if the first pass destroys the graph.
     """
-    made = _graphs_made()
-    if _looked.get(who, 0) == made or any(is_sharded(target) for target in targets):
+    compiled = _compiled_graph_count()
+    if _graphs_at_check.get(caller, 0) == compiled or any(is_sharded(target) for target in targets):
         return False
-    parts = {type(node) for node in graph([root.loss for root in roots], targets) if _is_compiled(node)}
-    if parts <= _survived or _survives(roots, targets):
-        _survived.update(parts)
-        _looked[who] = made
+    parts = {type(node) for node in graph_nodes([root.loss for root in roots], targets) if _is_compiled(node)}
+    if parts <= _retained_nodes or _passes_agree(roots, targets):
+        _retained_nodes.update(parts)
+        _graphs_at_check[caller] = compiled
     return bool(parts)
 
 
 def is_checkpoint_error(error: RuntimeError) -> bool:
-    """Whether a reentrant checkpoint stands in the graph: it allows no look at gradients of given tensors."""
+    """Return whether a reentrant checkpoint raised the error; such checkpoints do not support torch.autograd.grad."""
     return any(words in str(error) for words in ("Checkpointing is not compatible", "use_reentrant=True"))
 
 
-def _graphs_made() -> int:
-    """How many graphs were compiled in this process."""
+def _compiled_graph_count() -> int:
+    """Return how many graphs were compiled in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
     return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
 
@@ -81,14 +92,14 @@ def _is_compiled(node: object) -> bool:
     return type(node).__name__ == "CompiledFunctionBackward"
 
 
-def _survives(roots: Sequence[TaskRoot], targets: Sequence[Tensor]) -> bool:
-    """Whether two passes of each task agree; False if that cannot be seen, an error if they do not."""
+def _passes_agree(roots: Sequence[TaskRoot], targets: Sequence[Tensor]) -> bool:
+    """Return whether two passes of each task agree, or False if this cannot be determined; raise if they differ."""
     if targets[0].is_cuda and torch.cuda.is_current_stream_capturing():
         return False
-    seen = False
+    compared = False
     for root in roots:
         try:
-            first, again = (
+            first, second = (
                 torch.autograd.grad([root.loss], list(targets), [root.grad], retain_graph=True, allow_unused=True)
                 for _ in range(2)
             )
@@ -96,20 +107,19 @@ def _survives(roots: Sequence[TaskRoot], targets: Sequence[Tensor]) -> bool:
             if is_checkpoint_error(error):
                 return True
             if "donated buffer" in str(error):
-                raise RuntimeError(_USED_UP) from error
+                raise RuntimeError(_NOT_RETAINED) from error
             raise
-        pairs = [(a, b) for a, b in zip(first, again, strict=True) if a is not None and b is not None]
-        sizes = [float(a.double().norm()) for a, _ in pairs]
-        apart = [float((a.double() - b.double()).norm()) for a, b in pairs]
-        size = sum(sizes)
-        if 0 < size < float("inf"):
-            seen = True
-            if not sum(apart) <= 0.01 * size:
-                raise RuntimeError(_USED_UP)
-    return seen
+        pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
+        norm = sum(float(a.double().norm()) for a, _ in pairs)
+        difference = sum(float((a.double() - b.double()).norm()) for a, b in pairs)
+        if 0 < norm < float("inf"):
+            compared = True
+            if not difference <= 0.01 * norm:
+                raise RuntimeError(_NOT_RETAINED)
+    return compared
 
 
-_USED_UP = (
-    "a backward pass uses up what the compiled graph saved, so that only the first task would get its gradient: call "
-    "counterpoise.retain_compiled_graphs() before torch.compile"
+_NOT_RETAINED = (
+    "a backward pass overwrites buffers that the compiled graph saved, so only the first task would get its gradient: "
+    "call counterpoise.retain_compiled_graphs() before torch.compile"
 )

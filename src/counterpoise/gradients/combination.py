@@ -1,0 +1,71 @@
+"""Linear combination of task gradients, and accumulation into `.grad`."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .gram import few_rows_on_cpu
+from .sharding import local_part
+from .types import GradientList
+
+
+def combine(rows: list[GradientList], weights: Tensor | None, stacks: GradientList | None = None) -> GradientList:
+    """Return Σ weights_i row_i. The rows are overwritten.
+
+    `weights` has shape (…, n); None adds the rows up.
+    """
+    if stacks is not None and weights is not None and weights.dim() == 1 and not few_rows_on_cpu(rows):
+        return [None if stack is None else torch.tensordot(weights.to(stack.dtype), stack, 1) for stack in stacks]
+    factors: Sequence[float | Tensor | None]
+    if weights is None:
+        factors = [None] * len(rows)
+    elif weights.dim() == 1 and weights.device.type == "cpu":
+        factors = weights.tolist()  # with Python numbers, scaling and adding is one operation
+    else:
+        factors = weights.unbind(-1)
+    result: GradientList = [None] * len(rows[0])
+    for row, factor in zip(rows, factors, strict=True):
+        added = [k for k, grad in enumerate(row) if grad is not None and result[k] is not None]
+        first = [k for k, grad in enumerate(row) if grad is not None and result[k] is None]
+        _scale([row[k] for k in first], factor)
+        for k in first:
+            result[k] = row[k]
+        if not added:
+            continue
+        sums, terms = [local_part(result[k]) for k in added], [local_part(row[k]) for k in added]
+        if isinstance(factor, Tensor):
+            _scale(terms, factor)
+        torch._foreach_add_(sums, terms, alpha=factor if isinstance(factor, float) else 1.0)
+    return result
+
+
+def cast_like(targets: Sequence[Tensor], row: GradientList) -> GradientList:
+    """Convert each gradient to the dtype of its tensor."""
+    return [None if grad is None else grad.to(target.dtype) for target, grad in zip(targets, row, strict=True)]
+
+
+def accumulate(leaves: Sequence[Tensor], grads: GradientList) -> None:
+    """Add gradients to `.grad`, as `backward` does."""
+    old, new = [], []
+    for leaf, grad in zip(leaves, grads, strict=True):
+        if grad is None:
+            continue
+        if leaf.grad is None:
+            leaf.grad = grad
+        else:
+            old.append(local_part(leaf.grad))
+            new.append(local_part(grad))
+    if old:
+        torch._foreach_add_(old, new)
+
+
+def _scale(grads: Sequence[Tensor | None], factor: float | Tensor | None) -> None:
+    if factor is None or not grads:
+        return
+    tensors = [local_part(grad) for grad in grads]
+    if isinstance(factor, float) or factor.dim() == 0:
+        torch._foreach_mul_(tensors, factor)
+        return
+    for tensor in tensors:
+        tensor.mul_(factor.view(*factor.shape, *(1,) * (tensor.dim() - factor.dim())))

@@ -1,0 +1,128 @@
+"""Inner products of task gradients, accumulated tensor by tensor: the Jacobian is never concatenated."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .sharding import local_part
+from .types import GradientList
+
+CONCATENATE_BELOW = 1 << 16  # smaller tensors are concatenated first: fewer, larger operations
+FEW_ROWS = 4  # up to this number of rows, a CPU handles them one by one rather than as a matrix
+GPU_PIECE = 1 << 12  # length of the pieces into which long products are cut on a GPU
+# Longest float32 sums on a CPU. Longer ones lose digits that the solvers need; a matrix product adds in fewer lanes
+# than a dot product.
+MAX_DOT = 1 << 18
+MAX_MATMUL = 1 << 16
+
+
+def gram_matrix(rows: Sequence[GradientList], lead: int, stacks: GradientList | None = None) -> Tensor:
+    """Return the inner products of the rows, (…, n, n), over all but the first `lead` dimensions of every tensor."""
+    count = len(rows)
+    total: Tensor | None = None
+    few = lead == 0 and few_rows_on_cpu(rows)
+    if stacks is not None and lead == 0 and not few:
+        for stack in stacks:
+            if stack is not None:
+                flat = _flatten(stack, 1)
+                total = _add(total, _products(flat), range(count), count)
+        assert total is not None
+        return total
+    small: list[int] = []
+    for index, column in enumerate(zip(*rows, strict=True)):
+        present = [i for i, grad in enumerate(column) if grad is not None]
+        if not present:
+            continue
+        if len(present) == count and column[0].numel() < CONCATENATE_BELOW:
+            small.append(index)
+            continue
+        if few:
+            total = _add(total, _pairwise_dots([_flatten(column[i], 0) for i in present]), present, count)
+            continue
+        flat = torch.stack([_flatten(column[i], lead) for i in present], lead)
+        total = _add(total, _products(flat), present, count)
+    if small:
+        flat = torch.stack([torch.cat([_flatten(row[k], lead) for k in small], lead) for row in rows], lead)
+        total = _add(total, _products(flat), range(count), count)
+    assert total is not None  # the passes raise if no task reaches any target
+    return total
+
+
+def squared_norms(rows: Sequence[GradientList], lead: int) -> Tensor:
+    """Return the diagonal of `gram_matrix`, (…, n)."""
+    parts = [[_flatten(grad, lead) for grad in row if grad is not None] for row in rows]
+    norms = [_squared_norm(flat, lead) if flat else None for flat in parts]
+    zero = torch.zeros_like(next(norm for norm in norms if norm is not None))
+    return torch.stack([zero if norm is None else norm for norm in norms], -1)
+
+
+def scatter_gram(products: Tensor, places: Sequence[int], count: int) -> Tensor:
+    """Embed a matrix (…, n, n) at the given rows and columns of a zero matrix of size `count`."""
+    if len(places) == count:
+        return products
+    # Indexing with a tensor would synchronize with the device.
+    eye = torch.eye(count, dtype=products.dtype, device=products.device)
+    selection = torch.stack([eye[place] for place in places])
+    return selection.mT @ products @ selection
+
+
+def select_weights(weights: Tensor, slots: Sequence[int]) -> Tensor:
+    """Return the weights (…, n) of the given tasks out of those of all tasks, (…, T)."""
+    if len(slots) == weights.shape[-1]:
+        return weights
+    return torch.stack([weights[..., slot] for slot in slots], -1)
+
+
+def few_rows_on_cpu(rows: Sequence[GradientList]) -> bool:
+    """Return whether handling the rows one by one is faster than a matrix product."""
+    return len(rows) <= FEW_ROWS and first_gradient(rows).device.type == "cpu"
+
+
+def first_gradient(rows: Sequence[GradientList]) -> Tensor:
+    """Return the first gradient that is not None."""
+    return next(grad for row in rows for grad in row if grad is not None)
+
+
+def _flatten(grad: Tensor | None, lead: int) -> Tensor:
+    flat = local_part(grad).flatten(lead) if lead else local_part(grad).flatten()
+    return flat.float() if flat.element_size() < 4 else flat
+
+
+def _pairwise_dots(rows: Sequence[Tensor]) -> Tensor:
+    """Return the products of a few long rows one by one: on a CPU, six times as fast as a thin matrix product."""
+    if len(rows[0]) > MAX_DOT:
+        pieces = zip(*(row.split(MAX_DOT) for row in rows), strict=True)
+        return torch.stack([_pairwise_dots(piece).double() for piece in pieces]).sum(0)
+    size = len(rows)
+    upper = {(i, j): torch.dot(rows[i], rows[j]) for i in range(size) for j in range(i, size)}
+    return torch.stack([upper[min(i, j), max(i, j)] for i in range(size) for j in range(size)]).view(size, size)
+
+
+def _products(flat: Tensor) -> Tensor:
+    """Return flat·flatᵀ for a few very long rows.
+
+    A GPU would compute such a product in a single thread block, so it is cut into a batch of shorter ones.
+    """
+    length = flat.shape[-1]
+    if flat.device.type == "cpu" and length > MAX_MATMUL:
+        return torch.stack([(piece @ piece.mT).double() for piece in flat.split(MAX_MATMUL, -1)]).sum(0)
+    pieces = length // GPU_PIECE
+    if flat.device.type == "cpu" or flat.dim() > 2 or pieces < 2:
+        return flat @ flat.mT
+    whole = flat[:, : pieces * GPU_PIECE].view(-1, pieces, GPU_PIECE).transpose(0, 1)
+    rest = flat[:, pieces * GPU_PIECE :]
+    return torch.bmm(whole, whole.mT).sum(0) + rest @ rest.mT
+
+
+def _squared_norm(parts: list[Tensor], lead: int) -> Tensor:
+    if lead == 0:
+        return torch.stack(torch._foreach_norm(parts)).square().sum()
+    return torch.stack([part.square().sum(-1) for part in parts]).sum(0)
+
+
+def _add(total: Tensor | None, products: Tensor, present: Sequence[int], count: int) -> Tensor:
+    """Add the products of one tensor in float64 (float32 on MPS): those of different tensors differ much in size."""
+    dtype = torch.float32 if products.device.type == "mps" else torch.float64
+    products = scatter_gram(products.to(dtype), present, count)
+    return products if total is None else total.add_(products)

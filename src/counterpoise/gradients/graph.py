@@ -1,0 +1,46 @@
+"""Walking the autograd graph: which leaves a loss depends on, and whether it does so through given tensors only."""
+
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor
+from torch.autograd.graph import Node
+
+
+def graph_nodes(outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Iterator[Node]:
+    """Iterate over the nodes of the graph behind the outputs, without going past `targets`."""
+    # A node may have several outputs of which only some are targets (chunk, unbind, a compiled function).
+    inner = {(target.grad_fn, target.output_nr) for target in targets}
+    edges: list[tuple[Node | None, int]] = [(output.grad_fn, output.output_nr) for output in outputs]
+    seen: set[Node | None] = {None}
+    while edges:
+        edge = edges.pop()
+        node = edge[0]
+        if node in seen or edge in inner:
+            continue
+        seen.add(node)
+        assert node is not None
+        yield node
+        edges.extend(node.next_functions)
+
+
+def other_leaves(outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> list[Tensor]:
+    """Return the leaves, other than `targets`, that the outputs reach without passing through `targets`."""
+    own = {id(target) for target in targets}
+    leaves = (getattr(node, "variable", None) for node in graph_nodes(outputs, targets))
+    return list({id(leaf): leaf for leaf in leaves if leaf is not None and id(leaf) not in own}.values())
+
+
+def has_bypass(outputs: Sequence[Tensor], features: Sequence[Tensor]) -> bool:
+    """Return whether the outputs reach the graph behind the features on another path, for example by tied weights."""
+    before = set(graph_nodes(features, ()))
+    return any(node in before for node in graph_nodes(outputs, features))
+
+
+def has_nested(features: Sequence[Tensor]) -> bool:
+    """Return whether one of the features is computed from another one."""
+    nodes = {(z.grad_fn, z.output_nr) for z in features if z.grad_fn is not None}
+    leaves = {id(z) for z in features if z.grad_fn is None}
+    return any(
+        id(getattr(node, "variable", None)) in leaves or any(edge in nodes for edge in node.next_functions)
+        for node in graph_nodes(features, ())
+    )

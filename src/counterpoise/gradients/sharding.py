@@ -1,0 +1,14 @@
+"""Sharded tensors (DTensor), as FSDP creates them."""
+
+from torch import Tensor
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Return whether each rank holds only a part of the tensor."""
+    return hasattr(tensor, "to_local")
+
+
+def local_part(grad: Tensor | None) -> Tensor:
+    """Return the part of a sharded gradient that this rank holds, and any other gradient unchanged."""
+    assert grad is not None
+    return grad.to_local() if is_sharded(grad) else grad  # type: ignore[attr-defined]
