@@ -10,7 +10,6 @@ from typing import Literal, NamedTuple, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from ._dynamo import pure
 from ._masking import masked_mean, masked_softmax, split_absent
 from ._step import Step, finish
 
@@ -92,7 +91,6 @@ def bpgs_chart(
     return Chart(mu, std, width, position, upper * lower, s, omega, alpha, theta)
 
 
-@pure
 def bpgs_calibrate(
     theta: Tensor,
     losses: Tensor,
@@ -113,7 +111,6 @@ def bpgs_calibrate(
     return torch.where(present & ~calibrated, start, theta.detach()), calibrated | present
 
 
-@pure
 def bpgs(
     theta: Tensor,
     losses: Tensor,
