@@ -1,4 +1,4 @@
-"""One file per table of the paper: a grid, the paper's numbers, its claims."""
+"""The studies: one file per table of the paper, with its grid of runs, its numbers and its claims."""
 
 from difflib import get_close_matches
 
@@ -19,7 +19,7 @@ from . import (
     tabular,
     yeast,
 )
-from .all_methods import BEYOND
+from .all_methods import ALL_METHODS_STUDIES
 from .base import Cell, Condition, Study
 
 PAPER_STUDIES = (rescaling.STUDY, normalisation.STUDY, scale_stress.STUDY, heterogeneous.STUDY)
@@ -41,22 +41,26 @@ STUDIES: dict[str, Study] = {
         tabular.STUDY,
         learning_theta.STUDY,
         bpgs_sensitivity.STUDY,
-        *BEYOND,
+        *ALL_METHODS_STUDIES,
     )
 }
 
 
 SATURATION = "saturation"
-"""Not a study of its own: the charts that BPGS leaves in those of the paper's table."""
+"""Name of the table on |z|/τ of BPGS, which is computed from the runs of several studies."""
 
 
-def charted() -> list[Study]:
-    """The studies of the paper's table on the bounded chart."""
+def saturation_studies() -> list[Study]:
+    """Return the studies that have a row in the paper's table on saturation."""
     return [study for study in STUDIES.values() if study.saturation is not None]
 
 
 def find_study(name: str) -> Study:
-    """A study by its name; an unknown one is an error that suggests the nearest."""
+    """Return a study by its name.
+
+    Raises:
+        ValueError: If there is no such study. The message suggests the closest name.
+    """
     if name in STUDIES:
         return STUDIES[name]
     near = get_close_matches(name.lower().replace("_", "-").replace("normaliz", "normalis"), STUDIES, n=1, cutoff=0.5)
@@ -72,6 +76,6 @@ __all__ = [
     "Cell",
     "Condition",
     "Study",
-    "charted",
     "find_study",
+    "saturation_studies",
 ]

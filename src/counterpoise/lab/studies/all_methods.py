@@ -1,6 +1,6 @@
-"""Beyond the paper: its studies with every method that can run there, each at the best of three learning rates.
+"""The paper's synthetic studies with every method that can run there, each at the best of three learning rates.
 
-The normalisation ablation is the rescaling grid at other seeds, so one study here serves both.
+The normalisation ablation is the rescaling grid at other seeds, so it has no study of its own here.
 """
 
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ import counterpoise as cp
 
 from ..engine import Recipe, recipe
 from . import heterogeneous, rescaling, scale_stress
-from .base import BPGS, BPGS_RAW, KENDALL, KENDALL_L1, PCGRAD, RAW, UWSO, Study
+from .base import BPGS, BPGS_RAW, BPGS_RAW_LABEL, KENDALL, KENDALL_L1, PCGRAD, UWSO, Study
 
 RATES = (1e-3, 3e-3, 1e-2)
 
-GIVEN = {"shared", "step_end", "epoch_end"}
-"""What the trainer gives a method beyond losses. Indicators (DTP) and a second batch (Auto-Lambda) it does not: both
-would let a method look at data that the others do not see."""
+SUPPORTED_NEEDS = {"shared", "step_end", "epoch_end"}
+"""Inputs beyond the losses that the trainer supports. It passes no indicators (DTP) and no second batch (Auto-Lambda),
+because a method would then see data that the others do not see."""
 
 PAPER_NAMES = {
     "bpgs": ("BPGS", BPGS),
@@ -27,27 +27,28 @@ PAPER_NAMES = {
 }
 
 
-def every_method() -> Mapping[str, Recipe]:
-    """The registry's methods by name, those of the paper as there, and BPGS before three of gradient space."""
-    found: dict[str, Recipe] = {}
+def all_methods() -> Mapping[str, Recipe]:
+    """Return the recipes of all supported methods, and of BPGS combined with three gradient-space methods."""
+    recipes: dict[str, Recipe] = {}
     for name in cp.methods():
-        if set(cp.describe(name).needs) <= GIVEN:
+        if set(cp.describe(name).needs) <= SUPPORTED_NEEDS:
             label, method = PAPER_NAMES.get(name, (name, recipe(name, clip=5.0)))
-            found[label] = method
-    found[RAW] = BPGS_RAW
+            recipes[label] = method
+    recipes[BPGS_RAW_LABEL] = BPGS_RAW
     for name, label in (("pcgrad", "PCGrad"), ("cagrad", "CAGrad"), ("nash-mtl", "Nash-MTL")):
-        found[f"BPGS + {label}"] = recipe(name, weighting=BPGS)
-    return found
+        recipes[f"BPGS + {label}"] = recipe(name, weighting=BPGS)
+    return recipes
 
 
-def beyond(study: Study) -> Study:
+def with_all_methods(study: Study) -> Study:
+    """Return a study with all methods and several learning rates, without the paper's numbers."""
     return replace(
         study,
         name=f"beyond-{study.name}",
         title=f"{study.title}, every method",
         conditions=tuple(c for c in study.conditions if not c.extra),
-        methods=every_method(),
-        seeds=study.ten,
+        methods=all_methods(),
+        seeds=study.ten_seeds,
         ddof=1,
         rates=RATES,
         paper={},
@@ -55,4 +56,4 @@ def beyond(study: Study) -> Study:
     )
 
 
-BEYOND = tuple(beyond(m.STUDY) for m in (rescaling, scale_stress, heterogeneous))
+ALL_METHODS_STUDIES = tuple(with_all_methods(m.STUDY) for m in (rescaling, scale_stress, heterogeneous))

@@ -1,18 +1,18 @@
-"""Knobs of BPGS: radius, margin, θ's rate and optimiser, gain, floor, batch size, and a start far outside."""
+"""Sensitivity of BPGS to radius, margin, θ's optimiser, ε_std, batch size and a start at the edge of the chart."""
 
 from dataclasses import replace
 
 from ..engine import recipe
-from .base import BPGS, TEN, Condition, Study
-from .claims import Claim, ahead, all_of, score
+from .base import BPGS, TEN_SEEDS, Condition, Study
+from .claims import Claim, all_of, higher, score
 
-FAR = (8.0, -8.0, 8.0, -8.0, 8.0)  # |z|/τ = 0.9993: σ(1 − σ) is a thousandth of its maximum
-HALF, DOUBLE = -0.95, 2.2  # τ = √4 + margin: 2.1 becomes 1.05 or 4.2
+EDGE_START = (8.0, -8.0, 8.0, -8.0, 8.0)  # |z|/τ = 0.9993, where σ(1 − σ) is a thousandth of its maximum
+HALF_RADIUS, DOUBLE_RADIUS = -0.95, 2.2  # margins: τ = √4 + margin becomes 1.05 or 4.2 instead of 2.1
 
 METHODS = {
     "BPGS": BPGS,
-    "τ × ½": recipe("bpgs", clip=5.0, margin=HALF),
-    "τ × 2": recipe("bpgs", clip=5.0, margin=DOUBLE),
+    "τ × ½": recipe("bpgs", clip=5.0, margin=HALF_RADIUS),
+    "τ × 2": recipe("bpgs", clip=5.0, margin=DOUBLE_RADIUS),
     "margin 0.01": recipe("bpgs", clip=5.0, margin=0.01),
     "margin 0.5": recipe("bpgs", clip=5.0, margin=0.5),
     "θ rate ÷ 10": replace(BPGS, lr=3e-4),
@@ -23,20 +23,21 @@ METHODS = {
     "ε_std 1e-6": recipe("bpgs", clip=5.0, eps_std=1e-6),
     "ε_std 0.1": recipe("bpgs", clip=5.0, eps_std=0.1),
     "ε_std 1": recipe("bpgs", clip=5.0, eps_std=1.0),
-    "far start": recipe("bpgs", clip=5.0, calibrate=False, start=FAR),
-    "far start, θ rate × 10": recipe("bpgs", clip=5.0, calibrate=False, start=FAR, lr=3e-2),
+    "far start": recipe("bpgs", clip=5.0, calibrate=False, start=EDGE_START),
+    "far start, θ rate × 10": recipe("bpgs", clip=5.0, calibrate=False, start=EDGE_START, lr=3e-2),
 }
 
 
-def factor(scale: float) -> tuple[tuple[str, object], ...]:
+def factor_options(scale: float) -> tuple[tuple[str, object], ...]:
+    """Return the problem's options for a factor on the loss of one task."""
     return (("pattern", "single"), ("scale", scale))
 
 
 CONDITIONS = (
-    *(Condition(f"×{s}", factor(float(s))) for s in (1, 1000)),
+    *(Condition(f"×{s}", factor_options(float(s))) for s in (1, 1000)),
     *(
         Condition(
-            f"batch {size}", factor(100.0), part="batch size at ×100", head=str(size), only=("BPGS",),
+            f"batch {size}", factor_options(100.0), part="batch size at ×100", head=str(size), only=("BPGS",),
             schedule=(("batch_size", size),),
         )
         for size in (1, 4, 16, 64, 256)
@@ -50,7 +51,7 @@ STUDY = Study(
     problem="rescaling",
     conditions=CONDITIONS,
     methods=METHODS,
-    seeds=TEN,
+    seeds=TEN_SEEDS,
     metrics=("macro", "worst", "reach"),
     claims=(
         Claim(
@@ -66,7 +67,7 @@ STUDY = Study(
         Claim(
             "A calibrated start scores higher than a start at the edge",
             "beyond the paper",
-            ahead("BPGS", ["far start"], ["×1", "×1000"]),
+            higher("BPGS", ["far start"], ["×1", "×1000"]),
         ),
         Claim(
             "The gain has no effect under Adam (scores with gain 1 and 100 differ by less than 0.01)",

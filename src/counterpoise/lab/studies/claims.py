@@ -1,7 +1,7 @@
-"""The paper's claims as data: a quantity, what is said of it, and where.
+"""The paper's claims as data: a sentence, its source in the paper, and a statement that can be checked.
 
-A quantity is written as one would say it: `score("BPGS", "×1000") - score("Kendall", "×1000")`. What is said of it is
-`> 0`, `< 0.01`, `near(0.637)`; several at once are joined by `&`.
+A statement compares a quantity with a number: `score("BPGS", "×1000") - score("Kendall", "×1000") > 0`,
+`value_range(…) < 0.01` or `score(…).near(0.637)`. `&` joins several statements.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from numpy.typing import NDArray
 Values = NDArray[np.float64]
 Lookup = Callable[["Score"], Values]
 
-VALUE_TOLERANCE = 0.003  # how far a mean may lie from the paper's and still be the same: rounding and float noise
+VALUE_TOLERANCE = 0.003  # allowed difference from the paper's mean: rounding and floating-point noise
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """Something that can be computed from the mean scores of some cells of a table."""
+    """A number computed from the scores of some cells of a table."""
 
     def evaluate(self, lookup: Lookup) -> Values:
+        """Compute the quantity from the values that `lookup` returns for each cell."""
         raise NotImplementedError
 
     def scores(self) -> Iterator[Score]:
-        """The cells it is computed from."""
+        """Yield the cells that the quantity is computed from."""
         raise NotImplementedError
 
-    def read_as(self, method: str, instead: str) -> Quantity:
-        """The same quantity of another method."""
+    def with_method(self, method: str, instead: str) -> Quantity:
+        """Return the same quantity with `method` replaced by `instead`."""
         raise NotImplementedError
 
     def __sub__(self, other: Quantity) -> Quantity:
@@ -41,18 +42,19 @@ class Quantity:
         return Combined("/", (self, other))
 
     def __gt__(self, bound: float) -> Statement:
-        return Statement((Part(self, ">", bound),))
+        return Statement((Comparison(self, ">", bound),))
 
     def __lt__(self, bound: float) -> Statement:
-        return Statement((Part(self, "<", bound),))
+        return Statement((Comparison(self, "<", bound),))
 
     def near(self, value: float, tolerance: float = VALUE_TOLERANCE) -> Statement:
-        return Statement((Part(self, "near", value, tolerance),))
+        """State that the quantity differs from `value` by at most `tolerance`."""
+        return Statement((Comparison(self, "near", value, tolerance),))
 
 
 @dataclass(frozen=True)
 class Score(Quantity):
-    """The score of a method under a condition: its mean over seeds, or their standard deviation (ddof 0)."""
+    """The score of a method under a condition: the mean over seeds or their standard deviation (ddof 0)."""
 
     method: str
     condition: str
@@ -65,7 +67,7 @@ class Score(Quantity):
     def scores(self) -> Iterator[Score]:
         yield self
 
-    def read_as(self, method: str, instead: str) -> Quantity:
+    def with_method(self, method: str, instead: str) -> Quantity:
         return replace(self, method=instead) if self.method == method else self
 
 
@@ -81,6 +83,8 @@ OPERATIONS: dict[str, Callable[..., Values]] = {
 
 @dataclass(frozen=True)
 class Combined(Quantity):
+    """An operation on other quantities, by its name in `OPERATIONS`."""
+
     operation: str
     operands: tuple[Quantity, ...]
 
@@ -91,12 +95,14 @@ class Combined(Quantity):
         for operand in self.operands:
             yield from operand.scores()
 
-    def read_as(self, method: str, instead: str) -> Quantity:
-        return Combined(self.operation, tuple(operand.read_as(method, instead) for operand in self.operands))
+    def with_method(self, method: str, instead: str) -> Quantity:
+        return Combined(self.operation, tuple(operand.with_method(method, instead) for operand in self.operands))
 
 
 @dataclass(frozen=True)
-class Part:
+class Comparison:
+    """A comparison of one quantity with a number."""
+
     quantity: Quantity
     relation: Literal[">", "<", "near"]
     bound: float
@@ -105,9 +111,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Statement:
-    """What is said of some quantities: it holds if all its parts do."""
+    """A conjunction of comparisons: it holds if all of them hold."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[Comparison, ...]
 
     def __and__(self, other: Statement) -> Statement:
         return Statement(self.parts + other.parts)
@@ -116,72 +122,83 @@ class Statement:
         for part in self.parts:
             yield from part.quantity.scores()
 
-    def read_as(self, method: str, instead: str) -> Statement:
-        return Statement(tuple(replace(part, quantity=part.quantity.read_as(method, instead)) for part in self.parts))
+    def with_method(self, method: str, instead: str) -> Statement:
+        parts = (replace(part, quantity=part.quantity.with_method(method, instead)) for part in self.parts)
+        return Statement(tuple(parts))
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One checkable sentence of the paper. The paper's own values of its quantities follow from the paper's tables."""
+    """One sentence of the paper that can be checked. Its quantities have values in the paper's tables, too.
+
+    Args:
+        text: The sentence.
+        source: Section or table of the paper.
+        statement: What has to hold.
+    """
 
     text: str
-    where: str
+    source: str
     statement: Statement
 
 
 def score(method: str, condition: str, metric: str = "macro") -> Score:
+    """Return the mean score of a method under a condition."""
     return Score(method, condition, metric)
 
 
-def deviation(method: str, condition: str, metric: str = "macro") -> Score:
-    """Over seeds."""
+def seed_deviation(method: str, condition: str, metric: str = "macro") -> Score:
+    """Return the standard deviation of a score over seeds."""
     return Score(method, condition, metric, "sd")
 
 
 def all_of(statements: Iterable[Statement]) -> Statement:
+    """Join statements."""
     return Statement(tuple(part for statement in statements for part in statement.parts))
 
 
-def ahead(method: str, others: Sequence[str], conditions: Sequence[str], metric: str = "macro") -> Statement:
-    """The method scores more than each of the others under each of the conditions."""
+def higher(method: str, others: Sequence[str], conditions: Sequence[str], metric: str = "macro") -> Statement:
+    """State that the method scores higher than each of the others under each condition."""
     return all_of(score(method, c, metric) - score(other, c, metric) > 0 for other in others for c in conditions)
 
 
-def below(method: str, others: Sequence[str], conditions: Sequence[str], metric: str) -> Statement:
-    """The method has less than each of the others: it is ahead where a metric is an error."""
+def lower(method: str, others: Sequence[str], conditions: Sequence[str], metric: str) -> Statement:
+    """State that the method scores lower than each of the others under each condition, for metrics that are errors."""
     return all_of(score(other, c, metric) - score(method, c, metric) > 0 for other in others for c in conditions)
 
 
 def drop(method: str, start: str, end: str) -> Quantity:
+    """Return the drop of a score from one condition to another."""
     return score(method, start) - score(method, end)
 
 
 def relative_drop(method: str, start: str, end: str) -> Quantity:
-    """(start − end) / start."""
+    """Return the drop of a score relative to its start: (start − end) / start."""
     return drop(method, start, end) / score(method, start)
 
 
-def spread(*quantities: Quantity) -> Quantity:
-    """The largest less the smallest."""
+def value_range(*quantities: Quantity) -> Quantity:
+    """Return the largest quantity minus the smallest."""
     return Combined("range", quantities)
 
 
-def variation(*quantities: Quantity) -> Quantity:
-    """The coefficient of variation: standard deviation (ddof 0) over mean."""
+def coefficient_of_variation(*quantities: Quantity) -> Quantity:
+    """Return the standard deviation (ddof 0) divided by the mean."""
     return Combined("variation", quantities)
 
 
 def mean_of(quantities: Iterable[Quantity]) -> Quantity:
+    """Return the mean of some quantities."""
     return Combined("mean", tuple(quantities))
 
 
 def combined_sd(*scores: Score) -> Quantity:
-    """The root of the sum of the variances over seeds."""
+    """Return the square root of the summed variances over seeds."""
     return Combined("norm", tuple(replace(s, statistic="sd") for s in scores))
 
 
-def row(
+def matches_row(
     method: str, table: Mapping[str, tuple[float, float]], metric: str = "macro", tolerance: float = VALUE_TOLERANCE
 ) -> Statement:
-    """The method's means are those of the paper's row."""
+    """State that the method's means equal those of the paper's row."""
     return all_of(score(method, condition, metric).near(mean, tolerance) for condition, (mean, _) in table.items())

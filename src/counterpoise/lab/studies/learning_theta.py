@@ -1,8 +1,8 @@
-"""Does learning θ matter? BPGS against rules that reach its fixed point s = log L without learning."""
+"""Does learning θ matter? BPGS is compared with rules that use its fixed point s = log L without learning."""
 
 from ..engine import recipe
-from .base import COLUMNS, TEN, Study, elsewhere, regimes, scales
-from .claims import Claim, ahead, score
+from .base import SCALE_KEYS, TEN_SEEDS, Study, other_problem, regime_conditions, scale_conditions
+from .claims import Claim, higher, score
 
 METHODS = {
     "BPGS": recipe("bpgs", clip=5.0),
@@ -11,7 +11,7 @@ METHODS = {
     "ℓ1-UW-O": recipe("uw-o", normalise=True),
     "EMA-UW-O": recipe("ema-uw-o"),
     "IMTL-L": recipe("imtl-l", clip=5.0),
-}  # the same rate, decay (none) and clip for all that learn
+}  # all learned weights use the same learning rate and clip, and no weight decay
 
 HARDEST = ("rescaling ×1000", "scale stress ×1000", "heterogeneous conflict")
 
@@ -20,15 +20,17 @@ STUDY = Study(
     title="Does learning θ matter?",
     question="Does BPGS improve on the inverse-loss weights of its fixed point?",
     problem="rescaling",
-    conditions=elsewhere("rescaling", "rescaling", scales(pattern="single"))
-    + elsewhere("scale-stress", "scale stress", scales())
-    + elsewhere("heterogeneous", "heterogeneous", regimes("clean", "noisy", "conflict", "opposed")),
+    conditions=other_problem("rescaling", "rescaling", scale_conditions(pattern="single"))
+    + other_problem("scale-stress", "scale stress", scale_conditions())
+    + other_problem("heterogeneous", "heterogeneous", regime_conditions("clean", "noisy", "conflict", "opposed")),
     methods=METHODS,
-    seeds=TEN,
+    seeds=TEN_SEEDS,
     metrics=("macro", "worst"),
     claims=(
         *(
-            Claim(f"BPGS scores higher than {other}", f"beyond the paper, {hardest}", ahead("BPGS", [other], [hardest]))
+            Claim(
+                f"BPGS scores higher than {other}", f"beyond the paper, {hardest}", higher("BPGS", [other], [hardest])
+            )
             for other in ("BPGS (frozen θ)", "ℓ1-UW-O", "EMA-UW-O", "IMTL-L")
             for hardest in HARDEST
         ),
@@ -39,7 +41,7 @@ STUDY = Study(
                 (score("BPGS", f"rescaling {c}") - score("ℓ1-UW-O", f"rescaling {c}") < 0.01)
                 & (score("ℓ1-UW-O", f"rescaling {c}") - score("BPGS", f"rescaling {c}") < 0.01),
             )
-            for c in COLUMNS
+            for c in SCALE_KEYS
         ),
     ),
 )

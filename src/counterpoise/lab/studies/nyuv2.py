@@ -1,8 +1,8 @@
-"""NYUv2 (§5.2): segmentation, depth and surface normals of indoor scenes by one SegNet."""
+"""NYUv2 (§5.2): segmentation, depth and surface normals of indoor images with one SegNet."""
 
 from ..engine import recipe
 from .base import Saturation, Study
-from .claims import Claim, ahead, all_of, below, deviation, score
+from .claims import Claim, all_of, higher, lower, score, seed_deviation
 from .dense import (
     BPGS,
     KENDALL,
@@ -10,18 +10,17 @@ from .dense import (
     MODEL,
     NASH,
     NASH_AUTHORS,
-    PROTOCOL,
+    NYUV2_SCHEDULE,
     SEEDS,
     STATIC,
     UWSO,
     bpgs,
-    only,
-    paper,
-    row_claims,
+    nyuv2_condition,
 )  # fmt: skip
+from .paper_tables import parse_metrics_table, row_claims
 
 COLUMNS = (*METRICS, "delta_m")
-PAPER = paper(
+PAPER = parse_metrics_table(
     "main",
     COLUMNS,
     {
@@ -35,54 +34,55 @@ PAPER = paper(
     },
 )  # fmt: skip
 
-THEIRS = {"Static": STATIC, "Kendall": KENDALL, "UWSO": UWSO, "BPGS": BPGS, "Nash-MTL": NASH}
-OURS = {
+PAPER_METHODS = {"Static": STATIC, "Kendall": KENDALL, "UWSO": UWSO, "BPGS": BPGS, "Nash-MTL": NASH}
+ADDED_METHODS = {
     "UW-O": recipe("uw-o"),
     "FAMO": recipe("famo"),
     "CAGrad": recipe("cagrad"),
     "BPGS + PCGrad": recipe("pcgrad", weighting=BPGS),
 }
-AT_ONE = {"BPGS (clip 1)": bpgs(network_clip=1.0)}
-AT_TEN = {
+CLIP_1 = {"BPGS (clip 1)": bpgs(network_clip=1.0)}
+CLIP_10 = {
     "Static (clip 10)": recipe("static", network_clip=10.0),
     "Kendall (clip 10)": recipe("kendall", joined=True, network_clip=10.0),
     "UWSO (clip 10)": recipe("uw-so", network_clip=10.0),
     "Nash-MTL (clip 10)": recipe("nash-mtl", network_clip=10.0),
 }
-METHODS = {**THEIRS, "Nash-MTL (authors)": NASH_AUTHORS, **OURS, **AT_ONE, **AT_TEN}
+METHODS = {**PAPER_METHODS, "Nash-MTL (authors)": NASH_AUTHORS, **ADDED_METHODS, **CLIP_1, **CLIP_10}
 
 LOSS_SPACE = ("Static", "Kendall", "UWSO")
-NASHES = ("Nash-MTL", "Nash-MTL (authors)")
+NASH_VARIANTS = ("Nash-MTL", "Nash-MTL (authors)")
 MAIN = ["main"]
 
 
-def of_five(nash: str) -> tuple[Claim, ...]:
-    """What is said of all five methods, with one of the two forms of Nash-MTL among them."""
+def claims_with(nash: str) -> tuple[Claim, ...]:
+    """Return the claims about all five methods, with one of the two variants of Nash-MTL."""
     five = (*LOSS_SPACE, "BPGS", nash)
     rest = {method: [other for other in five if other != method] for method in five}
     top, too = "Abstract, §5.2, Table 2", f", {nash} included"
     return (
-        Claim(f"BPGS has the lowest absolute relative error{too}", top, below("BPGS", rest["BPGS"], MAIN, "abs_rel")),
-        Claim(f"BPGS has the lowest depth RMSE{too}", top, below("BPGS", rest["BPGS"], MAIN, "rmse")),
-        Claim(f"BPGS has the lowest total loss{too}", top, below("BPGS", rest["BPGS"], MAIN, "total_loss")),
-        Claim(f"BPGS has the highest Δ_M{too}", "§5.2, Table 2", ahead("BPGS", rest["BPGS"], MAIN, "delta_m")),
-        Claim(f"Static has the best mIoU{too}", "§5.2", ahead("Static", rest["Static"], MAIN, "miou")),
+        Claim(f"BPGS has the lowest absolute relative error{too}", top, lower("BPGS", rest["BPGS"], MAIN, "abs_rel")),
+        Claim(f"BPGS has the lowest depth RMSE{too}", top, lower("BPGS", rest["BPGS"], MAIN, "rmse")),
+        Claim(f"BPGS has the lowest total loss{too}", top, lower("BPGS", rest["BPGS"], MAIN, "total_loss")),
+        Claim(f"BPGS has the highest Δ_M{too}", "§5.2, Table 2", higher("BPGS", rest["BPGS"], MAIN, "delta_m")),
+        Claim(f"Static has the best mIoU{too}", "§5.2", higher("Static", rest["Static"], MAIN, "miou")),
         Claim(f"BPGS has the second-best mIoU{too}", "Table 2",
-              ahead("BPGS", ["Kendall", "UWSO", nash], MAIN, "miou")),
+              higher("BPGS", ["Kendall", "UWSO", nash], MAIN, "miou")),
         Claim(f"UWSO is best on both surface-normal metrics{too}", "§5.2",
-              below("UWSO", rest["UWSO"], MAIN, "angle") & ahead("UWSO", rest["UWSO"], MAIN, "within_11")),
+              lower("UWSO", rest["UWSO"], MAIN, "angle") & higher("UWSO", rest["UWSO"], MAIN, "within_11")),
         Claim(f"{nash} has the lowest mIoU but more normals within 11.25° than Static", "§5.2",
-              below(nash, rest[nash], MAIN, "miou") & ahead(nash, ["Static"], MAIN, "within_11")),
+              lower(nash, rest[nash], MAIN, "miou") & higher(nash, ["Static"], MAIN, "within_11")),
         Claim(f"{nash} has the largest standard deviation of mIoU over seeds", "§5.2",
-              all_of(deviation(nash, "main", "miou") - deviation(other, "main", "miou") > 0 for other in rest[nash])),
-        Claim(f"No method is best in every metric{too}", "§5.2",  # the best in one is not in another
-              ahead("Static", rest["Static"], MAIN, "miou") & below("UWSO", ["Static"], MAIN, "angle")),
+              all_of(seed_deviation(nash, "main", "miou") - seed_deviation(other, "main", "miou") > 0
+                     for other in rest[nash])),
+        Claim(f"No method is best in every metric{too}", "§5.2",  # the best in mIoU is not the best in angle
+              higher("Static", rest["Static"], MAIN, "miou") & lower("UWSO", ["Static"], MAIN, "angle")),
     )  # fmt: skip
 
 
 CLAIMS = (
     *row_claims(PAPER, "main", "Table 2", METHODS),
-    *(claim for nash in NASHES for claim in of_five(nash)),
+    *(claim for nash in NASH_VARIANTS for claim in claims_with(nash)),
     Claim("BPGS ends with |z|/τ at most 0.84", "§3.4, Table 13, mean over seeds",
           score("BPGS", "main", "reach") < 0.845),
     Claim("BPGS reaches a maximum |z|/τ of 0.9327, at the start of training", "§3.4, Table 13, mean over seeds",
@@ -96,21 +96,23 @@ STUDY = Study(
     question="How does BPGS compare with other methods on three different dense prediction tasks?",
     problem="nyuv2",
     conditions=(
-        only("main", *THEIRS, "Nash-MTL (authors)"),
-        only("equal clips 1", *LOSS_SPACE, *AT_ONE, "Nash-MTL", part="all clipped at 1", asked=True),
-        only("equal clips 10", "BPGS", *AT_TEN, part="all clipped at 10", asked=True),
-        only("beyond", "Static", "Kendall", "BPGS", *OURS, part="beyond the paper", asked=True),
-        only("seg ×1000", "Kendall", "BPGS", "UW-O", part="segmentation loss × 1000", asked=True, factor_seg=1000.0),
+        nyuv2_condition("main", *PAPER_METHODS, "Nash-MTL (authors)"),
+        nyuv2_condition("equal clips 1", *LOSS_SPACE, *CLIP_1, "Nash-MTL", part="all clipped at 1", opt_in=True),
+        nyuv2_condition("equal clips 10", "BPGS", *CLIP_10, part="all clipped at 10", opt_in=True),
+        nyuv2_condition("beyond", "Static", "Kendall", "BPGS", *ADDED_METHODS, part="beyond the paper", opt_in=True),
+        nyuv2_condition(
+            "seg ×1000", "Kendall", "BPGS", "UW-O", part="segmentation loss × 1000", opt_in=True, factor_seg=1000.0
+        ),
     ),
     methods=METHODS,
     seeds=SEEDS,
-    ten=SEEDS,
-    schedule=PROTOCOL,
+    ten_seeds=SEEDS,
+    schedule=NYUV2_SCHEDULE,
     model=MODEL,
     metrics=COLUMNS,
-    further=("pixel_accuracy", "angle_median", "within_22", "within_30", "delta_m_percent"),
+    further_metrics=("pixel_accuracy", "angle_median", "within_22", "within_30", "delta_m_percent"),
     layout="metrics",
-    brief=True,
+    paper_seeds_only=True,
     paper=PAPER,
     saturation=Saturation(3, 0.9327, 0.84, "main"),
     claims=CLAIMS,

@@ -1,10 +1,11 @@
-"""NYUv2 ablation (§5.3): the batch-aware chart and the calibrated start, each with and without."""
+"""NYUv2 ablation (§5.3): BPGS with and without the batch-aware chart, and with and without the calibrated start."""
 
 from .base import Study
-from .claims import Claim, ahead, below, score
-from .dense import KENDALL, METRICS, MODEL, SEEDS, SHORT, bpgs, only, paper, row_claims
+from .claims import Claim, higher, lower, score
+from .dense import KENDALL, METRICS, MODEL, SEEDS, SHORT_SCHEDULE, bpgs, nyuv2_condition
+from .paper_tables import parse_metrics_table, row_claims
 
-PAPER = paper(
+PAPER = parse_metrics_table(
     "half",
     METRICS,
     {
@@ -29,6 +30,7 @@ HERE, STABLE = ["half"], [name for name in METHODS if name not in (CANONICAL, SL
 
 
 def others(method: str) -> list[str]:
+    """Return all methods except one."""
     return [name for name in METHODS if name != method]
 
 
@@ -37,32 +39,32 @@ CLAIMS = (
     Claim(
         "SL-auto collapses: it has the lowest mIoU and the highest total loss",
         "§5.3",
-        below(SL_AUTO, others(SL_AUTO), HERE, "miou") & ahead(SL_AUTO, others(SL_AUTO), HERE, "total_loss"),
+        lower(SL_AUTO, others(SL_AUTO), HERE, "miou") & higher(SL_AUTO, others(SL_AUTO), HERE, "total_loss"),
     ),
     Claim("SL-auto reaches an mIoU of 0.058", "§5.3", score(SL_AUTO, "half", "miou").near(0.058, 0.012)),
     *(
         Claim(f"The canonical form is better than the other stable forms on {name}", "§5.3",
-              below(CANONICAL, STABLE, HERE, metric))
+              lower(CANONICAL, STABLE, HERE, metric))
         for metric, name in ERRORS.items()
     ),
     Claim("The canonical form is better than the other stable forms on normals within 11.25°", "§5.3",
-          ahead(CANONICAL, STABLE, HERE, "within_11")),
-    Claim("BA-fixed has the highest mIoU", "§5.3", ahead(BA_FIXED, others(BA_FIXED), HERE, "miou")),
+          higher(CANONICAL, STABLE, HERE, "within_11")),
+    Claim("BA-fixed has the highest mIoU", "§5.3", higher(BA_FIXED, others(BA_FIXED), HERE, "miou")),
     Claim(
         "SL-fixed is worse than the canonical form in every metric",
         "§5.3",
-        ahead(CANONICAL, [SL_FIXED], HERE, "miou")
-        & ahead(CANONICAL, [SL_FIXED], HERE, "within_11")
-        & below(CANONICAL, [SL_FIXED], HERE, "abs_rel")
-        & below(CANONICAL, [SL_FIXED], HERE, "rmse")
-        & below(CANONICAL, [SL_FIXED], HERE, "angle")
-        & below(CANONICAL, [SL_FIXED], HERE, "total_loss"),
+        higher(CANONICAL, [SL_FIXED], HERE, "miou")
+        & higher(CANONICAL, [SL_FIXED], HERE, "within_11")
+        & lower(CANONICAL, [SL_FIXED], HERE, "abs_rel")
+        & lower(CANONICAL, [SL_FIXED], HERE, "rmse")
+        & lower(CANONICAL, [SL_FIXED], HERE, "angle")
+        & lower(CANONICAL, [SL_FIXED], HERE, "total_loss"),
     ),
     Claim(
         "SL-fixed is worse than both batch-aware forms on mIoU and total loss",
         "§5.3",
-        below(SL_FIXED, [CANONICAL, BA_FIXED], HERE, "miou")
-        & ahead(SL_FIXED, [CANONICAL, BA_FIXED], HERE, "total_loss"),
+        lower(SL_FIXED, [CANONICAL, BA_FIXED], HERE, "miou")
+        & higher(SL_FIXED, [CANONICAL, BA_FIXED], HERE, "total_loss"),
     ),
 )  # fmt: skip
 
@@ -71,15 +73,15 @@ STUDY = Study(
     title="NYUv2 ablation",
     question="How much do the batch-aware chart and the calibrated start each contribute?",
     problem="nyuv2",
-    conditions=(only("half", subset="half"),),
+    conditions=(nyuv2_condition("half", subset="half"),),
     methods=METHODS,
     seeds=SEEDS,
-    ten=SEEDS,
-    schedule=SHORT,
+    ten_seeds=SEEDS,
+    schedule=SHORT_SCHEDULE,
     model=MODEL,
     metrics=METRICS,
     layout="metrics",
-    brief=True,
+    paper_seeds_only=True,
     paper=PAPER,
     claims=CLAIMS,
 )

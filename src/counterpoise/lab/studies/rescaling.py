@@ -1,12 +1,23 @@
-"""Pure loss rescaling (§5.1): one task's training loss multiplied by 1 to 1000."""
+"""Pure loss rescaling (§5.1): the training loss of one task is multiplied by 1 to 1000."""
 
 from itertools import pairwise
 
-from .base import BPGS, BPGS_RAW, COLUMNS, KENDALL, RAW, UWSO, Study, pattern, scales, table
-from .claims import Claim, ahead, all_of, drop, relative_drop, row, score, spread
+from .base import (
+    BPGS,
+    BPGS_RAW,
+    BPGS_RAW_LABEL,
+    KENDALL,
+    SCALE_KEYS,
+    UWSO,
+    Study,
+    pattern_conditions,
+    scale_conditions,
+)
+from .claims import Claim, all_of, drop, higher, matches_row, relative_drop, score, value_range
+from .paper_tables import parse_table
 
-PAPER = table(
-    COLUMNS,
+PAPER = parse_table(
+    SCALE_KEYS,
     {
         "Kendall": "0.780±0.007 0.769±0.013 0.714±0.017 0.637±0.015",
         "UWSO":    "0.622±0.073 0.674±0.036 0.688±0.035 0.681±0.014",
@@ -15,26 +26,26 @@ PAPER = table(
 )  # fmt: skip
 
 CLAIMS = (
-    Claim("Kendall scores 0.780, 0.769, 0.714, 0.637", "Table 1", row("Kendall", PAPER["Kendall"])),
-    Claim("UWSO scores 0.622, 0.674, 0.688, 0.681", "Table 1", row("UWSO", PAPER["UWSO"])),
-    Claim("BPGS scores 0.777, 0.784, 0.781, 0.778", "§5.1, Table 1", row("BPGS", PAPER["BPGS"])),
+    Claim("Kendall scores 0.780, 0.769, 0.714, 0.637", "Table 1", matches_row("Kendall", PAPER["Kendall"])),
+    Claim("UWSO scores 0.622, 0.674, 0.688, 0.681", "Table 1", matches_row("UWSO", PAPER["UWSO"])),
+    Claim("BPGS scores 0.777, 0.784, 0.781, 0.778", "§5.1, Table 1", matches_row("BPGS", PAPER["BPGS"])),
     Claim(
         "BPGS changes by less than 0.01 from ×1 to ×1000",
         "Conclusion",
-        spread(*(score("BPGS", c) for c in COLUMNS)) < 0.01,
+        value_range(*(score("BPGS", c) for c in SCALE_KEYS)) < 0.01,
     ),
-    Claim("Kendall starts slightly higher than BPGS at ×1", "§5.1", ahead("Kendall", ["BPGS"], ["×1"])),
+    Claim("Kendall starts slightly higher than BPGS at ×1", "§5.1", higher("Kendall", ["BPGS"], ["×1"])),
     Claim(
         "Kendall drops monotonically",
         "§5.1",
-        all_of(drop("Kendall", a, b) > 0 for a, b in pairwise(COLUMNS)),
+        all_of(drop("Kendall", a, b) > 0 for a, b in pairwise(SCALE_KEYS)),
     ),
     Claim(
         "UWSO improves from a lower score at ×1",
         "§5.1",
-        (drop("UWSO", "×1", "×1000") < 0) & ahead("BPGS", ["UWSO"], ["×1"]),
+        (drop("UWSO", "×1", "×1000") < 0) & higher("BPGS", ["UWSO"], ["×1"]),
     ),
-    Claim("BPGS is best at ×10, ×100 and ×1000", "Table 1", ahead("BPGS", ["Kendall", "UWSO"], COLUMNS[1:])),
+    Claim("BPGS is best at ×10, ×100 and ×1000", "Table 1", higher("BPGS", ["Kendall", "UWSO"], SCALE_KEYS[1:])),
     Claim(
         "Kendall drops by 18.4 %, UWSO by −9.5 %",
         "Table 6",
@@ -49,8 +60,8 @@ STUDY = Study(
     title="Pure loss rescaling",
     question="What happens when the loss of one task is multiplied by a constant?",
     problem="rescaling",
-    conditions=scales(pattern="single") + pattern("graded") + pattern("uniform"),
-    methods={"Kendall": KENDALL, "UWSO": UWSO, "BPGS": BPGS, RAW: BPGS_RAW},
+    conditions=scale_conditions(pattern="single") + pattern_conditions("graded") + pattern_conditions("uniform"),
+    methods={"Kendall": KENDALL, "UWSO": UWSO, "BPGS": BPGS, BPGS_RAW_LABEL: BPGS_RAW},
     seeds=(42, 43, 44),
     metrics=("macro", "worst"),
     paper={"macro": PAPER},

@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 from .base import Saturation, Study
-from .claims import Claim, Statement, ahead, all_of, below, score
-from .real_data import AUTHORS, METHODS, OTHERS, RESIDUAL, SEEDS, chart_claims, condition, paper, row_claims
+from .claims import Claim, Statement, all_of, higher, lower, score
+from .paper_tables import parse_metrics_table, row_claims
+from .real_data import METHODS, OTHERS, REAL_DATA_SCHEDULE, RESIDUAL, SEEDS, chart_claims, condition
 
 METRICS = ("r2", "rmse", "mae")
 
-PAPER = paper(
+PAPER = parse_metrics_table(
+    "authors",
     METRICS,
     {
         "Static":        "-0.453±0.127 29.875±0.485 23.376±0.451",
@@ -23,12 +25,13 @@ SATURATION = Saturation(8, 0.8937, 0.89, "authors")
 
 
 def best(method: str, metric: str) -> Statement:
+    """State that the method is the best of all in a metric."""
     others = [name for name in METHODS if name != method]
-    return (ahead if metric == "r2" else below)(method, others, ["authors"], metric)
+    return (higher if metric == "r2" else lower)(method, others, ["authors"], metric)
 
 
 def near_the_best(method: str, metric: str, share: float) -> Statement:
-    """The error is at most so much above that of every other method."""
+    """State that the method's error exceeds that of every other method by less than a share."""
     return all_of(score(method, "authors", metric) / score(o, "authors", metric) < 1 + share for o in OTHERS)
 
 
@@ -45,23 +48,23 @@ STUDY = Study(
     ),
     methods=METHODS,
     seeds=SEEDS,
-    schedule=replace(AUTHORS, batch_size=256),
+    schedule=replace(REAL_DATA_SCHEDULE, batch_size=256),
     model=RESIDUAL,
     metrics=METRICS,
     layout="metrics",
-    brief=True,
+    paper_seeds_only=True,
     paper=PAPER,
     saturation=SATURATION,
     claims=(
-        *row_claims(PAPER),
+        *row_claims(PAPER, "authors", "Table 4", METHODS),
         Claim("PCGrad has the lowest RMSE", "Abstract, §5.5", best("PCGrad", "rmse")),
         Claim("PCGrad has the lowest MAE", "Abstract, §5.5", best("PCGrad", "mae")),
         Claim("UWSO has the best mean R²", "§5.5", best("UWSO", "r2")),
         Claim(
             "BPGS has the second-best R²",
             "§5.5",
-            ahead("BPGS", [name for name in OTHERS if name != "UWSO"], ["authors"], "r2")
-            & ahead("UWSO", ["BPGS"], ["authors"], "r2"),
+            higher("BPGS", [name for name in OTHERS if name != "UWSO"], ["authors"], "r2")
+            & higher("UWSO", ["BPGS"], ["authors"], "r2"),
         ),
         Claim("BPGS's RMSE is within about 2 % of the best", "§5.5", near_the_best("BPGS", "rmse", 0.025)),
         Claim("BPGS's MAE is within about 2 % of the best", "§5.5", near_the_best("BPGS", "mae", 0.025)),

@@ -1,10 +1,11 @@
-"""Scale stress (§5.1): targets and labels that grow apart, so that the problem itself changes."""
+"""Scale stress (§5.1): the targets of the tasks get increasingly different scales, which changes the problem itself."""
 
-from .base import BPGS, BPGS_RAW, COLUMNS, KENDALL, RAW, TEN, UWSO, Study, scales, table
-from .claims import Claim, ahead, all_of, combined_sd, drop, relative_drop, row, score
+from .base import BPGS, BPGS_RAW, BPGS_RAW_LABEL, KENDALL, SCALE_KEYS, TEN_SEEDS, UWSO, Study, scale_conditions
+from .claims import Claim, all_of, combined_sd, drop, higher, matches_row, relative_drop, score
+from .paper_tables import parse_table
 
-PAPER = table(
-    COLUMNS,
+PAPER = parse_table(
+    SCALE_KEYS,
     {
         "Kendall": "0.738±0.017 0.607±0.038 0.522±0.030 0.499±0.025",
         "UWSO":    "0.690±0.034 0.604±0.040 0.525±0.035 0.494±0.024",
@@ -14,14 +15,14 @@ PAPER = table(
 METHODS = ("Kendall", "UWSO", "BPGS")
 
 CLAIMS = (
-    *(Claim(f"{m} scores {', '.join(f'{mean:.3f}' for mean, _ in PAPER[m].values())}", "Table 5", row(m, PAPER[m]))
-      for m in METHODS),
+    *(Claim(f"{m} scores {', '.join(f'{mean:.3f}' for mean, _ in PAPER[m].values())}", "Table 5",
+            matches_row(m, PAPER[m])) for m in METHODS),
     Claim("All three methods degrade", "§5.1", all_of(drop(m, "×1", "×1000") > 0 for m in METHODS)),
-    Claim("BPGS leads at every multiplier", "§5.1", ahead("BPGS", ["Kendall", "UWSO"], COLUMNS)),
+    Claim("BPGS leads at every multiplier", "§5.1", higher("BPGS", ["Kendall", "UWSO"], SCALE_KEYS)),
     Claim(
         "BPGS leads at the largest factors, ×100 and ×1000",
         "Figure 2",
-        ahead("BPGS", ["Kendall", "UWSO"], ["×100", "×1000"]),
+        higher("BPGS", ["Kendall", "UWSO"], ["×100", "×1000"]),
     ),
     Claim(
         "The relative drops are 27.0 % (BPGS), 32.3 % (Kendall) and 28.5 % (UWSO)",
@@ -47,7 +48,7 @@ CLAIMS = (
     Claim(
         "BPGS has the highest worst-task score at ×100 and ×1000",
         "Appendix, scale-stress curves",
-        ahead("BPGS", ["Kendall", "UWSO"], ["×100", "×1000"], "worst"),
+        higher("BPGS", ["Kendall", "UWSO"], ["×100", "×1000"], "worst"),
     ),
 )  # fmt: skip
 
@@ -56,9 +57,9 @@ STUDY = Study(
     title="Scale stress",
     question="Which method keeps its score as the task scales become more unequal?",
     problem="scale-stress",
-    conditions=scales(),
-    methods={"Kendall": KENDALL, "UWSO": UWSO, "BPGS": BPGS, RAW: BPGS_RAW},
-    seeds=TEN,
+    conditions=scale_conditions(),
+    methods={"Kendall": KENDALL, "UWSO": UWSO, "BPGS": BPGS, BPGS_RAW_LABEL: BPGS_RAW},
+    seeds=TEN_SEEDS,
     ddof=0,
     metrics=("macro", "worst"),
     paper={"macro": PAPER},

@@ -1,5 +1,7 @@
-"""Seventeen tabular data sets, a dozen methods and single tasks (beyond the paper): who ranks where, and who does not
-care when the losses are expressed in other units?"""
+"""Seventeen tabular data sets with twelve methods and single-task training: ranks and invariance to loss factors.
+
+This study is beyond the paper.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -8,12 +10,12 @@ from ..data import CATALOGUE
 from ..data.tabular import Catalogued, training_rows
 from ..engine import Schedule, recipe, spec
 from ..engine.config import freeze_options
-from .base import Condition, Quick, Study
+from .base import Condition, QuickForm, Study
 from .claims import Claim, Quantity, mean_of, score
 
-FOLDS = tuple(range(10))  # five folds, twice; where the split is published, ten seeds
+FOLDS = tuple(range(10))  # five folds, twice; data sets with a published split use ten seeds
 SCALE = 1000.0
-LEARNED: dict[str, Any] = {"clip": 10.0}  # what a method learns is clipped as the network is, but by itself
+LEARNED: dict[str, Any] = {"clip": 10.0}  # learned weights are clipped separately, at the network's value
 
 METHODS = {
     "Static": recipe("static"),
@@ -45,12 +47,13 @@ SCHEDULE = Schedule(
 
 
 def batch_size(entry: Catalogued) -> int:
-    """So that an epoch has some ten to forty steps, whatever the size of the data set."""
+    """Return a batch size that gives about 10 to 40 steps per epoch."""
     rows = training_rows(entry)
     return 16 if rows < 300 else 32 if rows < 1000 else 128
 
 
 def conditions(scale: float, part: str) -> tuple[Condition, ...]:
+    """Return one condition per data set."""
     plain = scale == 1.0
     return tuple(
         Condition(
@@ -70,8 +73,8 @@ def conditions(scale: float, part: str) -> tuple[Condition, ...]:
 PLAIN, GRADED = conditions(1.0, "unscaled losses"), conditions(SCALE, f"graded factors up to ×{SCALE:g}")
 
 
-def change(method: str) -> Quantity:
-    """What the graded factors cost a method, in the mean over data sets."""
+def mean_drop(method: str) -> Quantity:
+    """Return the drop of a method's score by the graded factors, averaged over data sets."""
     return mean_of(score(method, p.key) - score(method, g.key) for p, g in zip(PLAIN, GRADED, strict=True))
 
 
@@ -82,18 +85,18 @@ STUDY = Study(
     problem="",
     conditions=PLAIN + GRADED,
     methods={**METHODS, SINGLE: recipe("static")},
-    single=SINGLE,
+    single_task_method=SINGLE,
     seeds=FOLDS,
-    ten=FOLDS,
+    ten_seeds=FOLDS,
     schedule=SCHEDULE,
     model=spec("trunk", trunk="plain", width=128, head=0),
     layout="ranks",
-    quick=Quick(seeds=(0, 1), changes=(("schedule", replace(SCHEDULE, epochs=10)),)),
+    quick=QuickForm(seeds=(0, 1), changes=(("schedule", replace(SCHEDULE, epochs=10)),)),
     claims=tuple(
         Claim(
             f"Graded factors change the mean score of {method} over data sets by less than 0.01",
             "beyond the paper",
-            (change(method) < 0.01) & (change(method) > -0.01),
+            (mean_drop(method) < 0.01) & (mean_drop(method) > -0.01),
         )
         for method in METHODS
     ),
