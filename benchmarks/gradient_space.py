@@ -1,9 +1,9 @@
-"""What gradient space costs: Gram solvers and whole training steps against torchjd on the CPU; steps on CUDA.
+"""Measure gradient space: Gram solvers and training steps compared with torchjd on the CPU, and steps on CUDA.
 
     python benchmarks/gradient_space.py [solvers] [steps] [memory] [cuda] [--out FOLDER]
 
-torchjd is compared in each of its modes, and the best one counts. On CUDA, where it may be missing, the yardsticks are
-a plain training step and T plain backward passes.
+torchjd is measured in each of its modes, and the best one is reported. On CUDA, where it may not be installed, the
+references are a plain training step and T plain backward passes.
 """
 
 import argparse
@@ -36,8 +36,8 @@ SOLVERS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class Turns:
-    """Calls a function on one argument after another: a solver never sees the same matrix twice in a row."""
+class Cycle:
+    """Call a function on one argument after another, so that a solver never gets the same matrix twice in a row."""
 
     def __init__(self, function: Callable[[Any], object], arguments: Sequence[Any]) -> None:
         self.function, self.arguments, self.count = function, arguments, 0
@@ -47,17 +47,18 @@ class Turns:
         return self.function(self.arguments[self.count % len(self.arguments)])
 
 
-def peer_solver(name: str, tasks: int) -> Callable[[Any], object]:
-    import torchjd.aggregation as peer
+def torchjd_solver(name: str, tasks: int) -> Callable[[Any], object]:
+    """Return the solver of torchjd for a method."""
+    from torchjd import aggregation
 
     if name == "Nash-MTL":
-        return peer.NashMTL(n_tasks=tasks).weighting
-    build = getattr(peer, f"{name.replace('-', '')}Weighting")
+        return aggregation.NashMTL(n_tasks=tasks).weighting
+    build = getattr(aggregation, f"{name.replace('-', '')}Weighting")
     return build(c=0.4) if name == "CAGrad" else build()  # type: ignore[no-any-return]
 
 
 def solver_rows() -> Rows:
-    """One Gram matrix at a time against torchjd, and 256 at once against one."""
+    """Compare one Gram matrix at a time with torchjd, and 256 at once with one."""
     torch.set_num_threads(2)
     rows: Rows = []
     for tasks in (3, 8, 40):
@@ -67,11 +68,11 @@ def solver_rows() -> Rows:
         batches = [torch.stack([torch.randn(tasks, 100, generator=generator) for _ in range(256)]) for _ in range(4)]
         batches = [j @ j.mT for j in batches]
         for name, solve in SOLVERS.items():
-            # torchjd's Nash-MTL takes the Jacobian, and starts from its last answer.
+            # torchjd's Nash-MTL takes the Jacobian and starts from its previous solution.
             given = jacobians if name == "Nash-MTL" else grams
-            cases = {"ours": Turns(solve, grams), "torchjd": Turns(peer_solver(name, tasks), given)}
+            cases = {"ours": Cycle(solve, grams), "torchjd": Cycle(torchjd_solver(name, tasks), given)}
             if tasks < 40:
-                cases["256"] = Turns(solve, batches)
+                cases["256"] = Cycle(solve, batches)
             found = compare(cases, rounds=7, warm_up=5)
             rows.append(
                 {
@@ -88,7 +89,7 @@ def solver_rows() -> Rows:
 
 
 class Problem:
-    """A network with a shared part, and its losses on one batch."""
+    """A network with shared parameters, and its losses on one batch."""
 
     def __init__(self, name: str, device: str = "cpu", half: bool = False) -> None:
         torch.manual_seed(0)
@@ -145,7 +146,8 @@ class Problem:
         return loss if self.scaler is None else self.scaler.scale(loss)
 
 
-def ours(problem: Problem, method: str, mode: str) -> Callable[[], object]:
+def our_step(problem: Problem, method: str, mode: str) -> Callable[[], object]:
+    """Return a training step with Counterpoise."""
     balancer = cp.make(method, problem.tasks, passes="batched" if "batched" in mode else "loop")
     balancer.to(problem.x.device)
     shared = problem.shared
@@ -157,16 +159,22 @@ def ours(problem: Problem, method: str, mode: str) -> Callable[[], object]:
     return lambda: problem.step(backward)
 
 
-def theirs(problem: Problem, method: str, mode: str) -> Callable[[], object]:
-    import torchjd.aggregation as peer
+def torchjd_step(problem: Problem, method: str, mode: str) -> Callable[[], object]:
+    """Return a training step with torchjd."""
+    from torchjd import aggregation
     from torchjd.autojac import jac_to_grad, mtl_backward
 
-    named = {"pcgrad": peer.PCGrad, "mgda": peer.MGDA, "upgrad": peer.UPGrad, "imtl-g": peer.IMTLG}
+    named = {
+        "pcgrad": aggregation.PCGrad,
+        "mgda": aggregation.MGDA,
+        "upgrad": aggregation.UPGrad,
+        "imtl-g": aggregation.IMTLG,
+    }
     builds: dict[str, Callable[[], Any]] = {
         **named,
-        "aligned-mtl": peer.AlignedMTL,
-        "cagrad": partial(peer.CAGrad, c=0.4),
-        "nash-mtl": partial(peer.NashMTL, n_tasks=problem.tasks),
+        "aligned-mtl": aggregation.AlignedMTL,
+        "cagrad": partial(aggregation.CAGrad, c=0.4),
+        "nash-mtl": partial(aggregation.NashMTL, n_tasks=problem.tasks),
     }
     aggregator = builds[method]()
     shared, heads = problem.shared, problem.heads
@@ -180,17 +188,19 @@ def theirs(problem: Problem, method: str, mode: str) -> Callable[[], object]:
     return lambda: problem.step(backward)
 
 
-def plain(problem: Problem) -> Callable[[], object]:
+def plain_step(problem: Problem) -> Callable[[], object]:
+    """Return a training step on the plain sum of the losses."""
     return lambda: problem.step(lambda losses, z: problem.scaled(torch.stack(losses).sum()).backward())
 
 
-OURS = ("loop", "batched", "batched through features", "features")
-THEIRS = ("parallel", "sequential", "parallel lean", "sequential lean")
+OUR_MODES = ("loop", "batched", "batched through features", "features")
+TORCHJD_MODES = ("parallel", "sequential", "parallel lean", "sequential lean")
 METHODS = ("upgrad", "pcgrad", "mgda", "cagrad", "imtl-g", "aligned-mtl", "nash-mtl")
 
 
-def modes(method: str) -> tuple[str, ...]:
-    return THEIRS[:2] if method == "nash-mtl" else THEIRS  # its weighting does not take a Gram matrix
+def torchjd_modes(method: str) -> tuple[str, ...]:
+    """Return the modes of torchjd that a method supports: the weighting of Nash-MTL does not take a Gram matrix."""
+    return TORCHJD_MODES[:2] if method == "nash-mtl" else TORCHJD_MODES
 
 
 def step_rows() -> Rows:
@@ -198,10 +208,10 @@ def step_rows() -> Rows:
     rows: Rows = []
     for name, methods, rounds in (("SegNet", METHODS[:1], 3), ("MLP", METHODS, 5)):
         for method in methods:
-            cases: dict[str, Callable[[], object]] = {"plain step": plain(Problem(name))}
-            cases |= {f"ours, {mode}": ours(Problem(name), method, mode) for mode in OURS}
-            chosen = THEIRS[2:] if name == "SegNet" else modes(method)  # the lean ones are the fastest there
-            cases |= {f"torchjd, {mode}": theirs(Problem(name), method, mode) for mode in chosen}
+            cases: dict[str, Callable[[], object]] = {"plain step": plain_step(Problem(name))}
+            cases |= {f"ours, {mode}": our_step(Problem(name), method, mode) for mode in OUR_MODES}
+            modes = TORCHJD_MODES[2:] if name == "SegNet" else torchjd_modes(method)  # the lean ones are faster there
+            cases |= {f"torchjd, {mode}": torchjd_step(Problem(name), method, mode) for mode in modes}
             found = compare(cases, rounds=rounds, seconds=0.1, warm_up=1)
             for case, (seconds, ratio) in found.items():
                 rows.append({"net": name, "method": method, "case": case, "ms": 1e3 * seconds, "ratio": ratio})
@@ -210,10 +220,10 @@ def step_rows() -> Rows:
 
 
 def memory_rows() -> Rows:
-    """Peak resident memory of a process that runs a few steps in one mode."""
+    """Measure the peak resident memory of a process that runs a few steps in one mode."""
     rows: Rows = []
     for name in ("SegNet", "MLP"):
-        for case in ("plain step", *(f"ours, {m}" for m in OURS), *(f"torchjd, {m}" for m in THEIRS)):
+        for case in ("plain step", *(f"ours, {m}" for m in OUR_MODES), *(f"torchjd, {m}" for m in TORCHJD_MODES)):
             command = [sys.executable, __file__, "--one", name, case]
             peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1]
             rows.append({"net": name, "method": "upgrad", "case": case, "peak MB": round(float(peak))})
@@ -221,22 +231,23 @@ def memory_rows() -> Rows:
     return rows
 
 
-def peak_of_one(name: str, case: str) -> None:
+def print_peak_memory(name: str, case: str) -> None:
+    """Run a few steps of one case and print the peak memory of this process in MB."""
     problem = Problem(name)
     if case == "plain step":
-        step = plain(problem)
+        step = plain_step(problem)
     else:
-        who, mode = case.split(", ")
-        if who == "ours":
-            import torchjd.autojac  # noqa: F401  # the same imports on both sides
-        step = (ours if who == "ours" else theirs)(problem, "upgrad", mode)
+        library, mode = case.split(", ")
+        if library == "ours":
+            import torchjd.autojac  # noqa: F401  # both cases import the same modules
+        step = (our_step if library == "ours" else torchjd_step)(problem, "upgrad", mode)
     for _ in range(3):
         step()
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
-def passes(problem: Problem) -> Callable[[], object]:
-    """T plain backward passes: what any exact method has to pay."""
+def plain_passes(problem: Problem) -> Callable[[], object]:
+    """Return a training step with T plain backward passes, the minimum for an exact method."""
 
     def backward(losses: list[Tensor], z: Tensor) -> None:
         for loss in losses:
@@ -250,11 +261,14 @@ def cuda_rows() -> Rows:
     rows: Rows = []
     for half in (False, True):
         problem = Problem("SegNet", "cuda", half)
-        cases: dict[str, Callable[[], object]] = {"plain step": plain(problem), "T backward passes": passes(problem)}
-        if not half:  # vmap has no channels-last memory
-            cases |= {f"PCGrad, {mode}": ours(problem, "pcgrad", mode) for mode in OURS[1:3]}
+        cases: dict[str, Callable[[], object]] = {
+            "plain step": plain_step(problem),
+            "T backward passes": plain_passes(problem),
+        }
+        if not half:  # vmap does not support channels-last memory
+            cases |= {f"PCGrad, {mode}": our_step(problem, "pcgrad", mode) for mode in OUR_MODES[1:3]}
         for method in ("PCGrad", "MGDA", "CAGrad", "Nash-MTL"):
-            cases |= {f"{method}, {mode}": ours(problem, method, mode) for mode in ("loop", "features")}
+            cases |= {f"{method}, {mode}": our_step(problem, method, mode) for mode in ("loop", "features")}
         for case, (seconds, ratio) in compare(cases, rounds=7, seconds=0.3, wait=True, warm_up=3).items():
             torch.cuda.reset_peak_memory_stats()
             kernels, busy = device_work(cases[case])
@@ -270,13 +284,13 @@ PARTS = {"solvers": solver_rows, "steps": step_rows, "memory": memory_rows, "cud
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: what this machine can run")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all parts that this machine can run")
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--one", nargs=2, metavar=("NET", "CASE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     if options.one:
-        peak_of_one(*options.one)
+        print_peak_memory(*options.one)
         return
     chosen = options.parts or (["cuda"] if torch.cuda.is_available() else ["solvers", "steps", "memory"])
     for part in chosen:

@@ -1,9 +1,9 @@
-"""What a loss-space step costs: bare loss vectors on the CPU and on CUDA, and a full training step of the SegNet.
+"""Measure loss-space steps: bare loss vectors on the CPU and on CUDA, and a full training step of the SegNet.
 
     python benchmarks/loss_space.py [--out FOLDER]
 
-The CPU part compares with torchjd's UW; the CUDA part runs where there is a device and compares with a Kendall step
-composed of tensor operations.
+The CPU part compares with torchjd's UW. The CUDA part requires a device and compares with a Kendall step composed of
+tensor operations.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from composed import ComposedKendall, NaiveBPGS
+from baselines import ComposedKendall, NaiveBPGS
 from timing import FOLDER, compare, device_work, save
 from torch import Tensor, nn
 
@@ -22,12 +22,12 @@ from counterpoise.lab.models import SegNet
 Rows = list[dict[str, Any]]
 
 
-def step_of(balancer: Callable[[Tensor], Tensor], losses: Tensor) -> Callable[[], object]:
+def make_step(balancer: Callable[[Tensor], Tensor], losses: Tensor) -> Callable[[], object]:
     return lambda: balancer(losses).backward()
 
 
-def whole_step_of(balancer: Callable[[Tensor], Tensor], losses: Tensor) -> Callable[[], object]:
-    """Forward and backward as one compiled graph."""
+def make_compiled_step(balancer: Callable[[Tensor], Tensor], losses: Tensor) -> Callable[[], object]:
+    """Return forward and backward as one compiled graph."""
 
     def step(leaf: Tensor) -> Tensor:
         value = balancer(leaf)
@@ -38,7 +38,7 @@ def whole_step_of(balancer: Callable[[Tensor], Tensor], losses: Tensor) -> Calla
     return lambda: compiled(losses)
 
 
-def draw(tasks: int, device: str) -> Tensor:
+def random_losses(tasks: int, device: str) -> Tensor:
     return (torch.rand(tasks, device=device) + 0.1).requires_grad_()
 
 
@@ -50,18 +50,22 @@ def cpu_rows() -> Rows:
     for tasks in (3, 14, 64):
         torch._dynamo.reset()
         eager = {
-            "torchjd UW": step_of(UW(tasks), draw(tasks, "cpu")),
-            "BPGS": step_of(cp.BPGS(tasks), draw(tasks, "cpu")),
-            "naive BPGS": step_of(NaiveBPGS(tasks), draw(tasks, "cpu")),
-            "Static": step_of(cp.Static(tasks), draw(tasks, "cpu")),
+            "torchjd UW": make_step(UW(tasks), random_losses(tasks, "cpu")),
+            "BPGS": make_step(cp.BPGS(tasks), random_losses(tasks, "cpu")),
+            "naive BPGS": make_step(NaiveBPGS(tasks), random_losses(tasks, "cpu")),
+            "Static": make_step(cp.Static(tasks), random_losses(tasks, "cpu")),
         }
         compiled = {
-            "torchjd UW, forward compiled": step_of(torch.compile(UW(tasks), fullgraph=True), draw(tasks, "cpu")),
-            "BPGS, forward compiled": step_of(torch.compile(cp.BPGS(tasks), fullgraph=True), draw(tasks, "cpu")),
+            "torchjd UW, forward compiled": make_step(
+                torch.compile(UW(tasks), fullgraph=True), random_losses(tasks, "cpu")
+            ),
+            "BPGS, forward compiled": make_step(
+                torch.compile(cp.BPGS(tasks), fullgraph=True), random_losses(tasks, "cpu")
+            ),
         }
         with torch._dynamo.config.patch(trace_autograd_ops=True):
-            compiled["torchjd UW, step compiled"] = whole_step_of(UW(tasks), draw(tasks, "cpu"))
-            compiled["BPGS, step compiled"] = whole_step_of(cp.BPGS(tasks), draw(tasks, "cpu"))
+            compiled["torchjd UW, step compiled"] = make_compiled_step(UW(tasks), random_losses(tasks, "cpu"))
+            compiled["BPGS, step compiled"] = make_compiled_step(cp.BPGS(tasks), random_losses(tasks, "cpu"))
             times = compare(eager | compiled)
         rows += [{"T": tasks, "case": name, "us": 1e6 * time, "ratio": ratio} for name, (time, ratio) in times.items()]
     return rows
@@ -71,16 +75,16 @@ def cuda_rows() -> Rows:
     rows: Rows = []
     for tasks in (3, 14, 64):
         cases: dict[str, Callable[[], object]] = {
-            "composed Kendall": step_of(ComposedKendall(tasks).cuda(), draw(tasks, "cuda")),
-            "BPGS": step_of(cp.BPGS(tasks).cuda(), draw(tasks, "cuda")),
-            "naive BPGS": step_of(NaiveBPGS(tasks).cuda(), draw(tasks, "cuda")),
+            "composed Kendall": make_step(ComposedKendall(tasks).cuda(), random_losses(tasks, "cuda")),
+            "BPGS": make_step(cp.BPGS(tasks).cuda(), random_losses(tasks, "cuda")),
+            "naive BPGS": make_step(NaiveBPGS(tasks).cuda(), random_losses(tasks, "cuda")),
         }
         for case in cases.values():
             case()
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode("error")
         try:
-            times = compare(cases, wait=False)  # launches are the cost; waiting would hide them behind each other
+            times = compare(cases, wait=False)  # launches dominate; synchronising would hide them behind kernels
         finally:
             torch.cuda.set_sync_debug_mode("default")
         rows += [
@@ -97,7 +101,7 @@ def cuda_rows() -> Rows:
 
 
 def segnet_rows(batch: int = 8, height: int = 288, width: int = 384) -> Rows:
-    """The paper's network and batch, mixed precision, random images: does balancing show?"""
+    """Time a mixed-precision step of the paper's network and batch size on random images, with three methods."""
     torch.backends.cudnn.benchmark = True
     image = torch.rand(batch, 3, height, width, device="cuda").to(memory_format=torch.channels_last)
     label = torch.randint(13, (batch, height, width), device="cuda")

@@ -1,8 +1,8 @@
-"""How task gradients are best computed: a loop, or one batched pass, with and without `features`.
+"""Measure how to compute task gradients: in a loop or in one batched pass, with and without `features`.
 
     python benchmarks/passes.py [cpu|cuda]
 
-Small networks, where `passes="auto"` has to choose. Every ratio is to the loop without features.
+The networks are small, because `passes="auto"` decides between the two there. Ratios are to the loop without features.
 """
 
 import sys
@@ -16,10 +16,10 @@ from torch import nn
 import counterpoise as cp
 
 SIZES = ((64, 2, 5, 64), (64, 2, 8, 64), (256, 4, 3, 128), (256, 4, 14, 128), (512, 4, 8, 128), (512, 4, 8, 512))
-"""Width, depth, tasks and batch."""
+"""Width, depth, number of tasks and batch size."""
 
 
-def step(
+def make_step(
     width: int, depth: int, tasks: int, batch: int, device: str, passes: Literal["loop", "batched"], through: bool
 ) -> Callable[[], object]:
     torch.manual_seed(0)
@@ -27,14 +27,14 @@ def step(
     trunk, heads = nn.Sequential(*layers).to(device), [nn.Linear(width, 1).to(device) for _ in range(tasks)]
     balancer, x = cp.IMTLG(tasks, passes=passes).to(device), torch.randn(batch, width, device=device)
 
-    def once() -> None:
+    def step() -> None:
         z = trunk(x)
         losses = [head(z).square().mean() for head in heads]
         for module in (trunk, *heads):
             module.zero_grad()
         balancer.backward(losses, shared=trunk.parameters(), features=z if through else None)
 
-    return once
+    return step
 
 
 def main() -> None:
@@ -43,12 +43,12 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for size in SIZES:
         cases = {
-            f"{passes}{', through features' if through else ''}": step(*size, device, passes, through)
+            f"{passes}{', through features' if through else ''}": make_step(*size, device, passes, through)
             for passes in ("loop", "batched")
             for through in (False, True)
         }
-        found = compare(cases, rounds=7, seconds=0.1, warm_up=3, wait=device == "cuda")
-        ratios = {case: round(ratio, 3) for case, (_, ratio) in found.items()}
+        times = compare(cases, rounds=7, seconds=0.1, warm_up=3, wait=device == "cuda")
+        ratios = {case: round(ratio, 3) for case, (_, ratio) in times.items()}
         rows.append(dict(zip(("width", "depth", "T", "batch"), size, strict=True)) | {"ratios": ratios})
         print(rows[-1], flush=True)
     save(f"passes_{device}", rows, FOLDER)

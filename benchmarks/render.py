@@ -1,4 +1,4 @@
-"""Turns the results of the last runs into the tables of benchmarks/README.md."""
+"""Write the recorded results into the tables of benchmarks/README.md."""
 
 import json
 import re
@@ -22,7 +22,7 @@ def origin(machine: dict[str, str]) -> str:
 
 
 def by_tasks(name: str) -> str:
-    """Cases down, numbers of tasks across: microseconds and the ratio to the first case."""
+    """Return a table of cases by numbers of tasks: microseconds and the ratio to the first case."""
     content = load(name)
     rows = content["rows"]
     sizes = sorted({row["T"] for row in rows})
@@ -44,7 +44,7 @@ def by_tasks(name: str) -> str:
 def segnet() -> str:
     content = load("segnet_cuda")
     lines = [
-        "| method | ms a step | against Static | kernels | device busy, ms |",
+        "| method | ms per step | relative to Static | kernels | device busy, ms |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for row in content["rows"]:
@@ -54,7 +54,7 @@ def segnet() -> str:
 
 
 def solvers() -> str:
-    """One Gram matrix against torchjd, and 256 at once against one."""
+    """Return the table of Gram solvers: one matrix compared with torchjd, and 256 at once compared with one."""
     content = load("gradient_space_solvers")
     lines = ["| solver |", "| --- |"]
     sizes = sorted({row["T"] for row in content["rows"]})
@@ -66,14 +66,14 @@ def solvers() -> str:
         line = f"| {method} |"
         for t in sizes:
             row = cells[method, t]
-            batch = "" if row["256 / 1"] is None else f"; 256 cost {row['256 / 1']:.1f}"
+            batch = "" if row["256 / 1"] is None else f"; 256: {row['256 / 1']:.1f} ×"
             line += f" {row['us']:.0f} µs, {row['faster']:.1f} ×{batch} |"
         lines.append(line)
     return "\n".join([*lines, "", origin(content["machine"])])
 
 
 def steps() -> str:
-    """Whole training steps: the ratio to a plain one, ours and torchjd's best mode."""
+    """Return the table of training steps: ratios to a plain step, for our modes and torchjd's best one."""
     content = load("gradient_space_steps")
     lines = ["| network | method | " + " | ".join(MODES) + " | torchjd, best mode |", "| --- | --- |" + " ---: |" * 5]
     groups: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
@@ -89,7 +89,7 @@ def steps() -> str:
 def device_steps() -> str:
     content = load("gradient_space_cuda")
     lines = [
-        "| precision | case | ms a step | against a plain one | kernels | device busy, ms | peak MB |",
+        "| precision | case | ms per step | relative to a plain step | kernels | device busy, ms | peak MB |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in content["rows"]:
@@ -101,10 +101,10 @@ def device_steps() -> str:
 
 
 def dense() -> str:
-    """The real data set at full size: an epoch after the first, which compiles."""
+    """Return the table of NYUv2: the times of an epoch after the first one, which compiles."""
     content = load("dense_cuda")
     lines = [
-        "| method | training epoch, s | the first, s | ms a step | validation, s | peak MB | host waits |",
+        "| method | training epoch, s | first epoch, s | ms per step | validation, s | peak MB | host syncs |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in content["rows"]:
@@ -112,22 +112,22 @@ def dense() -> str:
             f"{row['train'][-1]:.2f} | {row['train'][0]:.1f} | {row['ms per step']:.1f} | {row['validation'][-1]:.2f}"
         )
         lines.append(f"| {row['method']} | {times} | {row['memory_mb']} | {row['waits']} |")
-    loaded = f"{content['images']} images with their normals are loaded in {content['load']:.1f} s."
+    loaded = f"{content['images']} images are loaded, with their normals derived, in {content['load']:.1f} s."
     return "\n".join([*lines, "", loaded, f"{content['device']}, torch {content['torch']}."])
 
 
-def doctor() -> str:
-    """What the doctor measured on each problem over ten seeds, and what it said."""
-    content = load("doctor_problems")
-    lines = ["| problem | truth | decades | conflicting pairs | verdicts |", "| --- | --- | ---: | ---: | --- |"]
+def diagnostics() -> str:
+    """Return the table of diagnostics: measurements and verdicts of each problem over ten seeds."""
+    content = load("diagnostics_problems")
+    lines = ["| problem | expected | decades | conflicting pairs | verdicts |", "| --- | --- | ---: | ---: | --- |"]
     for row in content["rows"]:
         decades = "{:.1f} to {:.1f}".format(*row["decades"])
         pairs = "{:.0%} to {:.0%}".format(*row["conflicting"])
         said = ", ".join(f"{verdict} {count}" for verdict, count in row["verdicts"].items())
         lines.append(f"| {row['problem']} | {row['truth'] or '–'} | {decades} | {pairs} | {said} |")
-    cost = load("doctor_cost")["rows"][0]["ratio"]
-    watched = f"A watched step of the smallest network takes {cost:.2f} times a plain one."
-    return "\n".join([*lines, "", watched, origin(content["machine"])])
+    cost = load("diagnostics_cost")["rows"][0]["ratio"]
+    monitored = f"A monitored step of the smallest network takes {cost:.2f} times as long as a plain one."
+    return "\n".join([*lines, "", monitored, origin(content["machine"])])
 
 
 def main() -> None:
@@ -140,7 +140,7 @@ def main() -> None:
         "steps": steps(),
         "device steps": device_steps(),
         "dense": dense(),
-        "doctor": doctor(),
+        "diagnostics": diagnostics(),
     }
     for name, table in tables.items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from helpers.invented import invented
+from helpers.fake_runs import fake_run
 from timing import FOLDER, save
 
 from counterpoise.lab.engine import Run, Store
@@ -30,7 +30,7 @@ TASKS = {"yeast": 14, "rf1": 8, "heterogeneous": 8, "rescaling": 5, "normalisati
 
 def runs() -> Iterator[Run]:
     for name in LONG:
-        yield from (cell.run for cell in STUDIES[name].grid() if not cell.condition.asked)
+        yield from (cell.run for cell in STUDIES[name].grid() if not cell.condition.opt_in)
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
         store, chosen = Store(Path(folder) / "runs"), list(runs())[:RUNS]
         for run in chosen:
             tasks = tuple(f"task {i}" for i in range(TASKS.get(run.study, 3)))
-            store.finish(run, *invented(run, tasks, LONG[run.study]))
+            store.finish(run, *fake_run(run, tasks, LONG[run.study]))
         out = Path(folder) / "page"
         start = time.perf_counter()
         command = ["-m", "counterpoise.lab.cli.app", "report", str(store.root), "-o", str(out)]

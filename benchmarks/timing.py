@@ -1,4 +1,4 @@
-"""Comparing in one run: machines are noisy, ratios are not."""
+"""Compare alternatives in one process, so that ratios are robust to noise of the machine."""
 
 import json
 import os
@@ -26,9 +26,9 @@ def compare(
     wait: bool = False,
     warm_up: int = 20,
 ) -> dict[str, tuple[float, float]]:
-    """For each case its median time in seconds, and the median of its ratio to the first case.
+    """Return for each case its median time in seconds and the median of its ratio to the first case.
 
-    Cases take turns, and a ratio is taken within a round: a slow moment of the machine hits both of its sides.
+    Cases alternate, and ratios are taken within a round, so that a slow phase of the machine affects both sides.
     """
     calls = {}
     for name, case in cases.items():
@@ -61,7 +61,7 @@ def _time(case: Callable[[], object], calls: int, wait: bool) -> float:
 
 
 def device_work(case: Callable[[], object]) -> tuple[int, float]:
-    """How many kernels and copies one call puts on the device, and the seconds it keeps the device busy."""
+    """Return the number of kernels and copies of one call, and the seconds for which the device is busy."""
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         case()
@@ -71,7 +71,7 @@ def device_work(case: Callable[[], object]) -> tuple[int, float]:
 
 
 def machine() -> dict[str, str]:
-    """Where and when numbers come from."""
+    """Return the date, hardware and versions of a measurement."""
     processor = platform.machine()
     if shutil.which("lscpu"):
         named = re.search(r"Model name:\s*(.+)", subprocess.run(["lscpu"], capture_output=True, text=True).stdout)
@@ -83,7 +83,7 @@ def machine() -> dict[str, str]:
 
 
 def save(name: str, rows: list[dict[str, Any]], folder: Path) -> None:
-    """Writes one benchmark's rows with the machine they come from, whole or not at all."""
+    """Write the rows of one benchmark and the machine they come from, atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     draft = folder / f".{name}.json"
     draft.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")

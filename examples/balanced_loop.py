@@ -1,4 +1,4 @@
-"""The plain loop: one balancer, one line.
+"""Balance the losses of a plain training loop with BPGS.
 
 python examples/balanced_loop.py
 """
@@ -19,9 +19,9 @@ def main(steps: int = 500) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if step % 100 == 0:
-            weights = dict(zip(TASKS, balancer.weights.tolist(), strict=True)) if balancer.weights is not None else {}
-            print(f"step {step}: " + ", ".join(f"{task} has weight {w:.4f}" for task, w in weights.items()))
+        if step % 100 == 0 and balancer.weights is not None:
+            weights = zip(TASKS, balancer.weights.tolist(), strict=True)
+            print(f"step {step}: " + ", ".join(f"{task} has weight {weight:.4f}" for task, weight in weights))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The whole training step as one CUDA graph: forward, BPGS, backward and optimiser without the host.
+"""Capture a whole training step as one CUDA graph: forward pass, BPGS, backward pass and optimiser.
 
 python examples/cuda_graph.py
 """
@@ -11,7 +11,7 @@ import counterpoise as cp
 
 def main(steps: int = 500) -> None:
     if not torch.cuda.is_available():
-        print("needs a CUDA device: nothing was captured")
+        print("This example needs a CUDA device.")
         return
     torch.manual_seed(0)
     network, balancer = Network().cuda(), cp.BPGS(TASKS).cuda()
@@ -28,7 +28,7 @@ def main(steps: int = 500) -> None:
 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # the first step calibrates; a few more settle the allocator
+    with torch.cuda.stream(side):  # the first step calibrates BPGS; a few more warm up the allocator
         for _ in range(3):
             step()
     torch.cuda.current_stream().wait_stream(side)
@@ -36,10 +36,10 @@ def main(steps: int = 500) -> None:
     with torch.cuda.graph(graph):
         loss = step()
     for count in range(steps):
-        fresh, wanted = batch(device="cuda")
-        x.copy_(fresh)
+        new_x, new_targets = batch(device="cuda")
+        x.copy_(new_x)  # the graph reads its inputs from these tensors
         for task in TASKS:
-            targets[task].copy_(wanted[task])
+            targets[task].copy_(new_targets[task])
         graph.replay()
         if count % 100 == 0:
             print(f"step {count}: loss {loss.item():.3f}")

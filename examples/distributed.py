@@ -1,4 +1,4 @@
-"""Two processes train as one on the union of their batches, a gradient-space balancer included.
+"""Train two processes as one on the union of their batches, with a gradient-space balancer.
 
 torchrun --nproc-per-node 2 examples/distributed.py
 """
@@ -15,23 +15,23 @@ import counterpoise as cp
 
 def main(steps: int = 200) -> None:
     if "LOCAL_WORLD_SIZE" not in os.environ:
-        raise SystemExit("start this with torchrun --nproc-per-node 2")
+        raise SystemExit("start this example with torchrun --nproc-per-node 2")
     cuda = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = f"cuda:{os.environ['LOCAL_RANK']}" if cuda else "cpu"
     dist.init_process_group("nccl" if cuda else "gloo")
     rank = dist.get_rank()
-    torch.manual_seed(0)  # the same start everywhere
+    torch.manual_seed(0)  # the same initial weights on all ranks
     network = Network().to(device)
     model = DistributedDataParallel(network)
     balancer = cp.CAGrad(TASKS, weighting=cp.BPGS(TASKS)).to(device)
     optimizer = torch.optim.AdamW([{"params": network.parameters()}, *balancer.param_groups()], lr=3e-3)
-    torch.manual_seed(1 + rank)  # and other data
+    torch.manual_seed(1 + rank)  # different data on each rank
     for _ in range(steps):
         x, targets = batch(device=device)
         optimizer.zero_grad()
-        with model.no_sync():  # each parameter is reached once per task: DDP must not average by itself
+        with model.no_sync():  # DDP expects one gradient per parameter, not one per task
             balancer.backward(losses(model(x), targets), shared=network.encoder.parameters())
-        cp.average_gradients(network.heads.parameters())  # what is shared, the balancer has averaged
+        cp.average_gradients(network.heads.parameters())  # the balancer has averaged the shared ones
         optimizer.step()
     total = torch.stack([p.detach().double().sum() for p in network.parameters()]).sum()
     print(f"rank {rank}: parameters sum to {total.item():.6f}, weights {balancer.weights}")

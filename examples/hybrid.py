@@ -1,4 +1,4 @@
-"""BPGS takes care of scale, PCGrad of conflict: weights first, then the gradients.
+"""Weight the losses with BPGS, then combine their gradients with PCGrad, and diagnose the loop.
 
 python examples/hybrid.py
 """

@@ -1,4 +1,4 @@
-"""Half precision with a GradScaler, and gradients accumulated over four batches.
+"""Train in half precision with a GradScaler and accumulate gradients over four batches.
 
 python examples/mixed_precision.py
 """
@@ -23,10 +23,10 @@ def main(steps: int = 100) -> None:
             x, targets = batch(device=device)
             with torch.autocast(device, dtype=torch.float16):
                 outputs = network(x)
-            loss = balancer(losses(outputs, targets))  # outside autocast, in float32
+            loss = balancer(losses(outputs, targets))  # in float32, outside autocast
             scaler.scale(loss / ACCUMULATE).backward()
         scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)  # θ has a clip of its own, or none
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)  # never clip θ together with the network
         scaler.step(optimizer)
         scaler.update()
         if step % 20 == 0:

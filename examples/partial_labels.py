@@ -1,4 +1,4 @@
-"""Batches in which some tasks have no labels: leave them out. The first one has all: BPGS starts from it.
+"""Omit the tasks that have no labels in a batch. The first batch has all of them, because BPGS calibrates on it.
 
 python examples/partial_labels.py
 """
@@ -18,10 +18,10 @@ def main(steps: int = 500) -> None:
     optimizer = torch.optim.AdamW([{"params": network.parameters()}, *balancer.param_groups()], lr=3e-3)
     for step in range(steps):
         x, targets = batch()
-        every = losses(network(x), targets)
-        some = [task for task in TASKS if random.random() < 0.7] or [random.choice(TASKS)]
-        labelled = some if step else TASKS
-        loss = balancer({task: every[task] for task in labelled})  # None or NaN would do as well
+        all_losses = losses(network(x), targets)
+        subset = [task for task in TASKS if random.random() < 0.7] or [random.choice(TASKS)]
+        labelled = subset if step else TASKS
+        loss = balancer({task: all_losses[task] for task in labelled})  # None or NaN for the other tasks is equivalent
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -1,18 +1,19 @@
-"""One column of the paper's pure-rescaling study, from Python (all of it: counterpoise reproduce rescaling).
+"""Run one column of the paper's pure-rescaling study from Python.
 
     python examples/rescaling.py
 
-Three methods at one seed, with one of five losses multiplied by 1000, trained as one stack.
+Three methods are trained as one stack at one seed, with one of five losses multiplied by 1000. `counterpoise reproduce
+rescaling` runs the whole study.
 """
 
 from counterpoise.lab.engine import Trainer
 from counterpoise.lab.studies import STUDIES
-from counterpoise.lab.studies.select import select
+from counterpoise.lab.studies.select import select_cells
 
 
 def main() -> None:
     study = STUDIES["rescaling"]
-    cells = select(study, study.grid(seeds=[42]), ["Kendall", "UWSO", "BPGS"], ["×1000"])
+    cells = select_cells(study, study.grid(seeds=[42]), ["Kendall", "UWSO", "BPGS"], ["×1000"])
     trainer = Trainer([cell.run for cell in cells])
     while not trainer.done:
         trainer.train_epoch()

@@ -1,4 +1,4 @@
-"""The same methods as one would write them by hand: the yardsticks."""
+"""Baselines for the benchmarks: Kendall and BPGS composed of plain tensor operations."""
 
 import math
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class ComposedKendall(nn.Module):
-    """Kendall from seven tensor operations, without a single check."""
+    """Kendall from seven tensor operations, without any checks."""
 
     def __init__(self, tasks: int) -> None:
         super().__init__()
@@ -18,7 +18,7 @@ class ComposedKendall(nn.Module):
 
 
 class NaiveBPGS(nn.Module):
-    """BPGS read off the paper, equation by equation, without calibration, absent tasks or checks."""
+    """BPGS written equation by equation from the paper, without calibration, absent tasks or checks."""
 
     def __init__(self, tasks: int) -> None:
         super().__init__()
