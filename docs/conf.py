@@ -1,4 +1,7 @@
-"""The site: `make docs`. The source is the whole repository, so that links mean the same here and beside the code."""
+"""Sphinx configuration of the site (`make docs`).
+
+The source folder is the whole repository, so that relative links work on the site and on GitHub alike.
+"""
 
 import sys
 from pathlib import Path
@@ -13,7 +16,7 @@ from counterpoise.lab.atlas import atlas
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(Path(__file__).parent))
-import method_pages  # noqa: E402, beside this file
+import method_pages  # noqa: E402
 
 project, author, copyright = "Counterpoise", "The Counterpoise authors", "The Counterpoise authors"  # noqa: A001
 release = version = cp.__version__
@@ -27,7 +30,7 @@ default_role = "code"
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 nitpicky = True
-toc_object_entries = False  # the headings name the methods already
+toc_object_entries = False  # the headings already name the methods
 
 html_theme = "furo"
 html_title = "Counterpoise"
@@ -35,20 +38,19 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_show_copyright = False
-html_math_renderer = "mathml"  # no script, no font and no network
+html_math_renderer = "mathml"  # needs no script, font or network access
 
 
-FILLED = {
-    "<!-- the options -->": method_pages.options,
-    "<!-- the registry -->": method_pages.methods,
-    "<!-- the functions -->": method_pages.functions,
+GENERATED = {
+    "<!-- methods -->": method_pages.methods,
+    "<!-- functions -->": method_pages.functions,
 }
-TITLES = {"ledger": "claims ledger", "made": "how it was made"}
+TITLES = {"ledger": "claims ledger", "made": "provenance"}
 
 
-def fill_in(app: Sphinx, page: str, source: list[str]) -> None:
-    """The reference from the code; a heading for the tables of the results, which have none."""
-    for marker, text in FILLED.items():
+def insert_generated(app: Sphinx, page: str, source: list[str]) -> None:
+    """Insert the generated reference, and add a heading to tables of results without one."""
+    for marker, text in GENERATED.items():
         if marker in source[0]:
             source[0] = source[0].replace(marker, text())
     if page.startswith("results/") and not source[0].startswith("# "):
@@ -58,15 +60,15 @@ def fill_in(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def add_pages(app: Sphinx, error: Exception | None) -> None:
-    """The atlas, and a first page at the root of the site."""
+    """Write the atlas, and a redirect at the root of the site."""
     if error is None and app.builder.name == "html":
         out = Path(app.outdir)
         (out / "docs" / "atlas-page.html").write_text(atlas(), encoding="utf-8")
-        onwards = '<!doctype html><meta charset="utf-8"><title>Counterpoise</title>'
-        onwards += (
+        redirect = '<!doctype html><meta charset="utf-8"><title>Counterpoise</title>'
+        redirect += (
             '<meta http-equiv="refresh" content="0; url=docs/index.html"><a href="docs/index.html">Counterpoise</a>'
         )
-        (out / "index.html").write_text(onwards, encoding="utf-8")
+        (out / "index.html").write_text(redirect, encoding="utf-8")
 
 
 def inline_math(self: Any, node: nodes.math) -> None:
@@ -81,6 +83,6 @@ def block_math(self: Any, node: nodes.math_block) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
-    app.connect("source-read", fill_in)
+    app.connect("source-read", insert_generated)
     app.connect("build-finished", add_pages)
     return {"parallel_read_safe": True}

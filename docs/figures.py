@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import counterpoise as cp
-from counterpoise.lab.report.figures.rendering import RC
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "figures"
@@ -21,7 +20,12 @@ TASKS = ("seg", "depth", "normals")
 COLOURS = ("#0072B2", "#D55E00", "#00845F")  # one per task, as in the atlas
 DASHES = ("-", "--", ":")
 LR, STEPS = 3e-3, 480  # the learning rate and length of the paper's synthetic runs
-STYLE = {**RC, "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"], "path.simplify": True}
+STYLE = {
+    "font.size": 9, "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"], "axes.titlesize": 10,
+    "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "grid.alpha": 0.25, "grid.linewidth": 0.6, "legend.frameon": False, "svg.fonttype": "none",
+    "svg.hashsalt": "counterpoise",  # makes the files reproducible
+}  # fmt: skip
 DARK = {
     "text.color": "#E6EDF3", "axes.labelcolor": "#E6EDF3", "axes.edgecolor": "#7D8590", "xtick.color": "#C9D1D9",
     "ytick.color": "#C9D1D9", "grid.color": "#7D8590",

@@ -1,4 +1,4 @@
-"""Checks a built site: every link in it leads to a file that is there, and to an anchor that this file has."""
+"""Check a built site: every internal link must lead to an existing file and anchor."""
 
 import sys
 from html.parser import HTMLParser
@@ -7,6 +7,8 @@ from urllib.parse import unquote, urlsplit
 
 
 class Page(HTMLParser):
+    """The anchors and links of one HTML file."""
+
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.anchors: set[str] = set()
@@ -21,8 +23,8 @@ class Page(HTMLParser):
                 self.links.add(value)
 
 
-def broken(site: Path) -> list[str]:
-    """Links within the site that lead nowhere; those to other sites are not followed."""
+def broken_links(site: Path) -> list[str]:
+    """Return the broken links within the site. External links are not checked."""
     pages = {path.resolve(): Page(path) for path in site.rglob("*.html") if "_static" not in path.parts}
     found = []
     for path, page in pages.items():
@@ -39,5 +41,5 @@ def broken(site: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    problems = broken(Path(sys.argv[1]))
+    problems = broken_links(Path(sys.argv[1]))
     sys.exit("\n".join(f"broken link in {problem}" for problem in problems) or None)

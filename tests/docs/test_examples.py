@@ -1,4 +1,4 @@
-"""Every example runs, at a small size, as a user would run it."""
+"""Every example runs, with few steps."""
 
 import importlib
 import re
@@ -14,24 +14,24 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("p
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_runs(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_runs(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.syspath_prepend(FOLDER)
     example = importlib.import_module(name)
     example.main(**({} if name == "rescaling" else {"steps": 6}))
     assert capsys.readouterr().out
 
 
-def test_two_processes_end_at_the_same_parameters(tmp_path: Path) -> None:
+def test_two_processes_have_the_same_final_parameters(tmp_path: Path) -> None:
     script = tmp_path / "small.py"
     script.write_text(f"import sys; sys.path.insert(0, {str(FOLDER)!r}); from distributed import main; main(steps=6)\n")
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    done = subprocess.run([sys.executable, *launch], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    sums = re.findall(r"parameters sum to (\S+),", done.stdout)
+    completed = subprocess.run([sys.executable, *launch], capture_output=True, text=True, timeout=300)
+    assert completed.returncode == 0, completed.stderr
+    sums = re.findall(r"parameters sum to (\S+),", completed.stdout)
     assert len(sums) == 2
     assert sums[0] == sums[1]
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
-def test_it_is_short(path: Path) -> None:
+def test_example_is_short(path: Path) -> None:
     assert len(path.read_text().splitlines()) < 80

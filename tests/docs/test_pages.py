@@ -1,4 +1,4 @@
-"""The documentation: its blocks run, its commands parse, its numbers are recorded, its links lead somewhere."""
+"""The documentation: code blocks run, commands parse, numbers match recorded results, links are valid."""
 
 import csv
 import importlib
@@ -27,79 +27,84 @@ FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SCORES = re.compile(r"(<!-- scores -->\n).*?(\n<!-- /scores -->)", re.DOTALL)
 
 
-def blocks(page: Path, language: str) -> list[str]:
+def code_blocks(page: Path, language: str) -> list[str]:
+    """Return the code blocks of a page in one language."""
     return [body for kind, body in FENCE.findall(page.read_text()) if kind == language]
 
 
-def name(page: Path) -> str:
+def page_id(page: Path) -> str:
     return page.stem
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name)
-def test_the_blocks_run_in_order(
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.stem != "README" and code_blocks(page, "python")], ids=page_id
+)
+def test_python_blocks_run_in_order(
     page: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     names: dict[str, object] = {"__name__": "page"}
     try:
-        for block in blocks(page, "python"):
+        for block in code_blocks(page, "python"):
             exec(compile(block, page.name, "exec"), names)
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
     assert "tensor(" in capsys.readouterr().out or page.stem == "choosing"
-    assert not list(tmp_path.iterdir()), "a block that leaves files behind"
+    assert not list(tmp_path.iterdir()), "a block left files behind"
 
 
-def test_the_page_on_many_processes_runs_on_two(tmp_path: Path) -> None:
-    (page,) = [page for page in PAGES if page.stem == "distributed"]
+def test_distributed_page_runs_on_two_processes(tmp_path: Path) -> None:
+    page = DOCS / "distributed.md"
     script = tmp_path / "page.py"
-    script.write_text("\n".join(blocks(page, "python")))
+    script.write_text("\n".join(code_blocks(page, "python")))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     settings = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(command, capture_output=True, text=True, env=settings, cwd=tmp_path)
-    assert ended.returncode == 0, ended.stderr
-    said = re.findall(r"tensor\(.*?\)", ended.stdout)
-    assert said
-    assert all(said.count(weights) % 2 == 0 for weights in said)  # the same on both ranks
+    completed = subprocess.run(command, capture_output=True, text=True, env=settings, cwd=tmp_path)
+    assert completed.returncode == 0, completed.stderr
+    printed = re.findall(r"tensor\(.*?\)", completed.stdout)
+    assert printed
+    assert all(printed.count(weights) % 2 == 0 for weights in printed)  # the same on both ranks
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_block_is_python_or_text(page: Path) -> None:
-    """Nothing that looks like code escapes the other tests."""
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_every_block_has_a_tested_language(page: Path) -> None:
+    """Code must be in a language that the other tests run; text blocks must not contain Python."""
     kinds = {kind for kind, _ in FENCE.findall(page.read_text())}
-    assert kinds <= {"python", "text", "{toctree}", "{eval-rst}", "{raw}"}
-    for block in blocks(page, "text"):
+    assert kinds <= {"python", "text", "diff", "bash", "bibtex", "{toctree}", "{eval-rst}", "{raw}"}
+    for block in code_blocks(page, "text"):
         assert not re.search(r"^\s*(import|from|def|class|with|for) ", block, re.MULTILINE)
 
 
-def commands() -> list[list[str]]:
-    """Every call of the command line on any page; `…` stands for what a reader fills in."""
-    found = []
+def documented_commands() -> list[list[str]]:
+    """Return every `counterpoise` command on any page, except those with a placeholder (`…`)."""
+    commands = []
     for page in PAGES:
         lines = (
-            "\n".join(blocks(page, "text")) + "\n" + "\n".join(re.findall(r"`(counterpoise [^`]+)`", page.read_text()))
+            "\n".join(code_blocks(page, "text"))
+            + "\n"
+            + "\n".join(re.findall(r"`(counterpoise [^`]+)`", page.read_text()))
         )
         for line in lines.replace("counterpoise.lab.cli.app ", "counterpoise ").splitlines():
             call = re.search(r"\bcounterpoise ((?:studies|methods|reproduce|show|data|atlas|report)\b.*)", line)
             if call and "…" not in call[1]:
-                found.append(shlex.split(call[1], comments=True))
-    return found
+                commands.append(shlex.split(call[1], comments=True))
+    return commands
 
 
-@pytest.mark.parametrize("arguments", commands(), ids=" ".join)
-def test_every_command_is_one(arguments: list[str]) -> None:
+@pytest.mark.parametrize("arguments", documented_commands(), ids=" ".join)
+def test_commands_parse(arguments: list[str]) -> None:
     command = get_command(app)
     top = command.make_context("counterpoise", arguments[:], resilient_parsing=True)
-    _, chosen, rest = command.resolve_command(top, arguments[:])  # type: ignore[attr-defined]
-    assert chosen is not None
-    with chosen.make_context(chosen.name, rest, parent=top):  # raises on an option that does not exist
+    _, subcommand, rest = command.resolve_command(top, arguments[:])  # type: ignore[attr-defined]
+    assert subcommand is not None
+    with subcommand.make_context(subcommand.name, rest, parent=top):  # raises on an unknown option
         pass
 
 
-def scores() -> str:
-    """The table of choosing.md, from the recorded tables."""
+def score_table() -> str:
+    """Return the table of choosing.md, from the recorded results."""
     columns = {
         "rescaling ×1": ("beyond-rescaling", "×1"),
         "rescaling ×1000": ("beyond-rescaling", "×1000"),
@@ -112,40 +117,40 @@ def scores() -> str:
         "UW-SO": "UWSO", "PCGrad": "PCGrad", "CAGrad": "cagrad", "MGDA": "mgda", "Nash-MTL": "nash-mtl",
         "IMTL-G": "imtl-g", "BPGS + PCGrad": "BPGS + PCGrad", "BPGS + CAGrad": "BPGS + CAGrad",
     }  # fmt: skip
-    found = {}
+    means = {}
     for study in {study for study, _ in columns.values()}:
         with (ROOT / "results" / "beyond" / "tables" / f"{study}.csv").open() as file:
             for row in csv.DictReader(file):
                 if row["metric"] == "macro":
-                    found[study, row["condition"], row["method"]] = float(row["mean"])
+                    means[study, row["condition"], row["method"]] = float(row["mean"])
     best = {
-        key: max(found[study, condition, m] for m in methods.values()) for key, (study, condition) in columns.items()
+        key: max(means[study, condition, m] for m in methods.values()) for key, (study, condition) in columns.items()
     }
     lines = [f"| method | {' | '.join(columns)} |", f"| --- |{' --- |' * len(columns)}"]
     for title, method in methods.items():
-        values = {key: found[study, condition, method] for key, (study, condition) in columns.items()}
+        values = {key: means[study, condition, method] for key, (study, condition) in columns.items()}
         cells = [f"**{v:.3f}**" if v == best[key] else f"{v:.3f}" for key, v in values.items()]
         lines.append(f"| {title} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def test_the_scores_are_those_that_were_recorded() -> None:
+def test_scores_match_the_recorded_results() -> None:
     found = SCORES.search((DOCS / "choosing.md").read_text())
     assert found is not None
-    assert found[0] == f"{found[1]}{scores()}{found[2]}", f"put this between the markers:\n{scores()}"
+    assert found[0] == f"{found[1]}{score_table()}{found[2]}", f"put this between the markers:\n{score_table()}"
 
 
 @pytest.mark.parametrize("page", ["choosing", "bpgs", "index"])
-def test_every_number_stands_in_a_linked_file(page: str) -> None:
+def test_every_number_occurs_in_a_linked_file(page: str) -> None:
     text = FENCE.sub("", SCORES.sub("", (DOCS / f"{page}.md").read_text()))
     links = [DOCS / link for link in re.findall(r"\]\((\.\./[^)#]+\.md)", text)]
     recorded = "\n".join(link.read_text() for link in links)
-    given = {"bpgs": {"0.1", "6.9", "0.003", "1.4"}}  # the margin; log 1000, the paper's rate, and 480 times that rate
-    for number in set(re.findall(r"(?<![\w.])\d+\.\d+", text)) - given.get(page, set()):
+    derived = {"bpgs": {"0.1", "6.9", "0.003", "1.4"}}  # the margin; log 1000, the learning rate, and 480 times it
+    for number in set(re.findall(r"(?<![\w.])\d+\.\d+", text)) - derived.get(page, set()):
         assert re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", recorded), f"{number} is in none of {links}"
 
 
-def test_the_links_of_the_readme_lead_somewhere() -> None:
+def test_relative_links_of_the_readme_are_valid() -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", (ROOT / "README.md").read_text()):
         path, _, anchor = link.partition("#")
         if path.startswith("http"):
@@ -156,51 +161,52 @@ def test_the_links_of_the_readme_lead_somewhere() -> None:
             assert anchor in [re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings], link
 
 
-def test_the_pictures_are_those_that_the_library_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_are_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(DOCS)
     drawn = importlib.import_module("figures").draw(tmp_path)
     assert {path.name for path in drawn} == {path.name for path in (DOCS / "figures").iterdir()}
     for path in drawn:
-        now, kept = (lines(p) for p in (path, DOCS / "figures" / path.name))
+        now, kept = (curve_coordinates(p) for p in (path, DOCS / "figures" / path.name))
         assert len(now) == len(kept)
         assert all(len(a) == len(b) and np.allclose(a, b, atol=0.5) for a, b in zip(now, kept, strict=True)), path.name
 
 
-def lines(path: Path) -> list[list[float]]:
-    """The coordinates of every curve of a picture."""
+def curve_coordinates(path: Path) -> list[list[float]]:
+    """Return the coordinates of every path in an SVG file."""
     paths = ET.parse(path).iter("{http://www.w3.org/2000/svg}path")
     return [[float(x) for x in re.findall(r"-?\d+(?:\.\d+)?", element.get("d", ""))] for element in paths]
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site as `make docs` builds it: every warning is an error."""
+    """The site as built by `make docs`, with warnings as errors."""
     out = tmp_path_factory.mktemp("site")
-    with warnings.catch_warnings():  # of Python's kind: what extensions should do in Sphinx's next version
+    with warnings.catch_warnings():  # DeprecationWarnings of Sphinx extensions
         warnings.simplefilter("ignore")
         assert build(["-q", "-W", "--keep-going", "-c", str(DOCS), str(ROOT), str(out)]) == 0
     return out
 
 
-def test_the_site_is_built_and_its_links_lead_somewhere(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_site_builds_and_its_links_are_valid(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(DOCS)
-    assert importlib.import_module("links").broken(site) == []
+    assert importlib.import_module("links").broken_links(site) == []
     reference = (site / "docs" / "methods.html").read_text()
     assert "bounded precision-geometry scaling" in reference.lower()
     assert "<math" in reference
-    assert "<!-- the" not in reference
+    assert "<!-- methods" not in reference
+    assert "arxiv.org" in reference
 
 
-def test_a_broken_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_links_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(DOCS)
     (tmp_path / "a.html").write_text(
         '<p id="here"><a href="#here">1</a><a href="#gone">2</a><a href="b.html">3</a></p>'
     )
-    assert importlib.import_module("links").broken(tmp_path) == ["a.html: #gone", "a.html: b.html"]
+    assert importlib.import_module("links").broken_links(tmp_path) == ["a.html: #gone", "a.html: b.html"]
 
 
-def test_the_site_opens_in_a_browser(site: Path, open_page: Open) -> None:
-    """No error, no network, nothing that is wider than a phone; the atlas is there."""
+def test_site_opens_in_a_browser(site: Path, open_page: Open) -> None:
+    """Pages have no errors, make no requests and fit on a phone; the atlas is embedded."""
     for page in ("index", "bpgs", "methods"):
         assert overflow(open_page(site / "docs" / f"{page}.html", width=380, colours="dark")) == 0, page
     atlas = open_page(site / "docs" / "atlas.html")
