@@ -30,6 +30,7 @@ default_role = "code"
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 nitpicky = True
+nitpick_ignore_regex = [("py:(class|exc|obj)", ".*")]  # types in docstrings: other projects are not linked
 toc_object_entries = False  # the headings already name the methods
 
 html_theme = "furo"
