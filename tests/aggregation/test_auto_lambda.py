@@ -1,17 +1,17 @@
-"""Auto-Lambda: the exact derivative, closures that fail, graphs, scalers, absent tasks, autocast."""
+"""Auto-Lambda: its derivative, failing closures, retained graphs, scalers, absent tasks, autocast."""
 
 from typing import Any
 
 import pytest
 import torch
-from helpers.trunk_and_heads import TASKS, Net, batch, same
+from helpers.trunk_and_heads import TASKS, Net, assert_same_gradients, batch
 from torch import Tensor, nn
 
 import counterpoise as cp
 
 
-def test_auto_lambda_follows_the_exact_derivative() -> None:
-    """dL_val(θ − η Σλ_j g_j)/dλ_i = −η g_i·∇L_val, here by autograd; one Adam step has the sign of it."""
+def test_update_follows_the_exact_derivative() -> None:
+    """dL_val(θ − η Σλ_j g_j)/dλ_i = −η g_i·∇L_val, computed by autograd; the first Adam step has its sign."""
     net = Net()
     x, y = batch(0)
     held_out = batch(7)
@@ -52,7 +52,7 @@ def test_auto_lambda_follows_the_exact_derivative() -> None:
 
 
 @pytest.mark.parametrize("absent", [None, torch.tensor(torch.nan)], ids=["left out", "nan"])
-def test_auto_lambda_rests_where_no_wanted_task_has_a_label(absent: Tensor | None) -> None:
+def test_no_update_without_labels_of_primary_tasks(absent: Tensor | None) -> None:
     net, balancer = Net(), cp.AutoLambda(TASKS, primary=["a"]).double()
 
     def training() -> dict[str, Tensor]:
@@ -63,7 +63,7 @@ def test_auto_lambda_rests_where_no_wanted_task_has_a_label(absent: Tensor | Non
     )
     torch.testing.assert_close(balancer.lam, torch.full((3,), 0.1, dtype=torch.float64))
     assert all(p.grad is not None for p in net.parameters())
-    with pytest.raises(ValueError, match="the loss of task 'a' has no graph to go back through"):
+    with pytest.raises(ValueError, match="the loss of task 'a' has no graph"):
         balancer.backward(
             training(),
             shared=net.parameters(),
@@ -72,7 +72,7 @@ def test_auto_lambda_rests_where_no_wanted_task_has_a_label(absent: Tensor | Non
         )
 
 
-def test_auto_lambda_puts_parameters_back_when_a_closure_fails() -> None:
+def test_parameters_are_restored_when_a_closure_fails() -> None:
     net = Net()
     before = [p.detach().clone() for p in net.parameters()]
 
@@ -86,8 +86,8 @@ def test_auto_lambda_puts_parameters_back_when_a_closure_fails() -> None:
     assert all(torch.equal(p, b) for p, b in zip(net.parameters(), before, strict=True))
 
 
-def test_auto_lambda_keeps_a_graph_that_is_to_be_kept() -> None:
-    """The parameters are moved and put back in between; a second pass finds them as they were."""
+def test_retained_graph_stays_valid() -> None:
+    """A second backward pass works, although the parameters were changed and restored in between."""
     net, balancer = Net(), cp.AutoLambda(TASKS).double()
 
     def training() -> dict[str, Tensor]:
@@ -99,11 +99,11 @@ def test_auto_lambda_keeps_a_graph_that_is_to_be_kept() -> None:
     torch.stack(list(losses.values())).sum().backward()
     again = Net()
     torch.stack(list(again.losses(*batch())[0].values())).sum().backward()
-    same(net.grads(), again.grads())
+    assert_same_gradients(net.grads(), again.grads())
 
 
-def test_a_step_that_a_scaler_skips_leaves_no_trace_in_auto_lambda() -> None:
-    """Not in λ, and not in the statistics of a BatchNorm, which would never recover from an infinite parameter."""
+def test_skipped_step_does_not_change_state() -> None:
+    """Neither λ nor BatchNorm statistics change, which would not recover from an infinite parameter."""
     net, norm = Net(), nn.BatchNorm1d(8).double()
     balancer = cp.AutoLambda(TASKS).double()
     x, y = batch()
@@ -129,7 +129,7 @@ def test_a_step_that_a_scaler_skips_leaves_no_trace_in_auto_lambda() -> None:
     assert balancer.adam.step == 2
 
 
-def test_auto_lambda_leaves_an_absent_task_where_it_is() -> None:
+def test_absent_task_keeps_its_weight() -> None:
     net, balancer = Net(), cp.AutoLambda(TASKS, lr=0.01).double()
 
     def losses(*absent: str) -> dict[str, Tensor | None]:
@@ -148,8 +148,8 @@ def test_auto_lambda_leaves_an_absent_task_where_it_is() -> None:
 
 
 @pytest.mark.parametrize("around", [False, True])
-def test_auto_lambda_moves_what_autocast_sees(around: bool) -> None:
-    """Autocast keeps half-precision copies of the parameters; the closures must not get those of another place."""
+def test_autocast_uses_the_moved_parameters(around: bool) -> None:
+    """Autocast caches half-precision copies of the parameters, which must not be used after a move."""
     net = Net(torch.float32)
     x, y = batch(dtype=torch.float32)
     seen: list[Tensor] = []

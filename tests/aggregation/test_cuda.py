@@ -1,4 +1,4 @@
-"""Gradient space on a CUDA device: the answers of the CPU, and no host sync. Imports nothing but torch and pytest."""
+"""Gradient-space methods on CUDA: agreement with the CPU, no synchronisation. Needs only torch and pytest."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,8 +18,8 @@ WITHOUT_SYNC = [name for name in cp.methods("gradient") if name not in ("aligned
 
 
 @pytest.fixture
-def on_wait() -> Iterator[Callable[[str], None]]:
-    """Says what a wait for the device is: "default", or an "error"."""
+def on_sync() -> Iterator[Callable[[str], None]]:
+    """Return a function that sets the response to a synchronisation: "default" or "error"."""
     yield torch.cuda.set_sync_debug_mode
     torch.cuda.set_sync_debug_mode("default")
 
@@ -29,11 +29,11 @@ def on_wait() -> Iterator[Callable[[str], None]]:
 @pytest.mark.parametrize("name", SOLVERS)
 def test_solvers_agree_with_the_cpu(name: str, kind: str, tasks: int) -> None:
     gram = grams(kind, 20, tasks)
-    here, there = SOLVERS[name](gram), SOLVERS[name](gram.cuda())
-    assert there.weights.isfinite().all()
-    both = (here.solved & there.solved.cpu()).unsqueeze(-1)
-    assert (there.solved.cpu() | ~here.solved).float().mean() > 0.9  # bisection is for the CPU alone
-    a, b = torch.where(both, here.weights, 0.0), torch.where(both, there.weights.cpu(), 0.0)
+    on_cpu, on_gpu = SOLVERS[name](gram), SOLVERS[name](gram.cuda())
+    assert on_gpu.weights.isfinite().all()
+    both = (on_cpu.solved & on_gpu.solved.cpu()).unsqueeze(-1)
+    assert (on_gpu.solved.cpu() | ~on_cpu.solved).float().mean() > 0.9  # the CPU also uses bisection
+    a, b = torch.where(both, on_cpu.weights, 0.0), torch.where(both, on_gpu.weights.cpu(), 0.0)
     j = gram if kind == "absent" else torch.linalg.cholesky(gram + 1e-12 * torch.eye(tasks))
     j = torch.nan_to_num(j)
     direction, other = (a.unsqueeze(1) @ j).squeeze(1), (b.unsqueeze(1) @ j).squeeze(1)
@@ -60,7 +60,7 @@ def batch() -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("at", ["shared", "features"])
 @pytest.mark.parametrize("name", [name for name in cp.methods("gradient") if name != "auto-lambda"])
-def test_a_few_steps_agree_with_the_cpu(name: str, at: str) -> None:
+def test_steps_agree_with_the_cpu(name: str, at: str) -> None:
     ends = []
     for device in ("cpu", "cuda"):
         net, (x, y) = Net().double().to(device), (t.double().to(device) for t in batch())
@@ -79,7 +79,7 @@ def test_a_few_steps_agree_with_the_cpu(name: str, at: str) -> None:
 
 @pytest.mark.parametrize("passes", ["loop", "batched", "features"])
 @pytest.mark.parametrize("name", WITHOUT_SYNC)
-def test_no_step_waits_for_the_device(name: str, passes: str, on_wait: Callable[[str], None]) -> None:
+def test_step_does_not_synchronise(name: str, passes: str, on_sync: Callable[[str], None]) -> None:
     net, (x, y) = Net().cuda(), (t.cuda() for t in batch())
     options: dict[str, Any] = {} if passes == "features" else {"passes": passes}
     balancer = cp.make(name, 3, weighting=cp.BPGS(3), **options).cuda()
@@ -89,14 +89,14 @@ def test_no_step_waits_for_the_device(name: str, passes: str, on_wait: Callable[
         losses, z = net.losses(x, y)
         net.zero_grad()
         where: dict[str, Any] = {"features": z} if passes == "features" else {"shared": net.trunk.parameters()}
-        on_wait("error" if count else "default")
+        on_sync("error" if count else "default")
         balancer.backward(losses, scaler=scaler, **where)
-        on_wait("default")
+        on_sync("default")
     assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
 
 
-def test_mixed_precision() -> None:
-    """fp16 autocast with a GradScaler trains like float32."""
+def test_mixed_precision_trains_like_float32() -> None:
+    """Train with fp16 autocast and a GradScaler."""
     finals = []
     for half in (False, True):
         net, (x, y) = Net().cuda(), (t.cuda() for t in batch())

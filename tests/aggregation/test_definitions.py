@@ -1,10 +1,10 @@
-"""Gradient-space methods with a state of their own, hybrids, and a Pareto front that is known."""
+"""Gradient-space methods with state against their equations; combinations with a weighting; a known Pareto front."""
 
 from typing import Any
 
 import pytest
 import torch
-import torchjd.aggregation as peer
+import torchjd.aggregation as torchjd
 from helpers.trunk_and_heads import TASKS, Net, batch, flat, jacobian
 from torch import Tensor, nn
 
@@ -22,7 +22,7 @@ def head(net: Net, task: str) -> nn.Linear:
 
 
 def steps(net: Net, count: int) -> Any:
-    """A few plain training steps' worth of batches, losses and task gradients."""
+    """Yield losses, task gradients and loss values for several batches."""
     for seed in range(count):
         losses, _ = net.losses(*batch(seed))
         net.zero_grad()
@@ -36,8 +36,8 @@ def descend(net: Net) -> None:
                 p.sub_(p.grad, alpha=0.05)
 
 
-def test_gradnorm_is_its_definition() -> None:
-    """Replayed with the objective differentiated by autograd and torch's own Adam."""
+def test_gradnorm_follows_its_equations() -> None:
+    """Compare with autograd on the objective and torch's Adam."""
     net = Net()
     balancer = cp.GradNorm(TASKS, alpha=0.7).double()
     w = torch.ones(3, dtype=torch.float64, requires_grad=True)
@@ -59,7 +59,7 @@ def test_gradnorm_is_its_definition() -> None:
         descend(net)
 
 
-def test_gradnorm_weights_reach_the_heads() -> None:
+def test_gradnorm_weights_multiply_the_gradients_of_heads() -> None:
     net = Net()
     balancer = cp.GradNorm(TASKS).double()
     balancer.task_weights.copy_(torch.tensor([0.5, 1.0, 1.5]))
@@ -69,7 +69,7 @@ def test_gradnorm_weights_reach_the_heads() -> None:
     torch.testing.assert_close(head(net, "c").weight.grad, 1.5 * own)
 
 
-def test_gradnorm_proxy_is_its_definition() -> None:
+def test_gradnorm_proxy_follows_its_equations() -> None:
     net = Net()
     balancer = cp.GradNormProxy(TASKS, every=3).double()
     w = torch.ones(3, dtype=torch.float64)
@@ -85,10 +85,10 @@ def test_gradnorm_proxy_is_its_definition() -> None:
         descend(net)
 
 
-def test_gradnorm_proxy_compares_only_when_due() -> None:
+def test_gradnorm_proxy_computes_task_gradients_only_in_update_steps() -> None:
     net, passes = Net(), 0
 
-    def tick(*_: object) -> None:
+    def count_pass(*_: object) -> None:
         nonlocal passes
         passes += 1
 
@@ -96,13 +96,13 @@ def test_gradnorm_proxy_compares_only_when_due() -> None:
     for expected in (1, 1, 1, 3, 1):
         losses, z = net.losses(*batch())
         assert z.grad_fn is not None
-        z.grad_fn.register_hook(tick)
+        z.grad_fn.register_hook(count_pass)
         passes = 0
         balancer.backward(losses, shared=net.trunk.parameters())
         assert passes == expected
 
 
-def test_excess_mtl_is_its_definition() -> None:
+def test_excess_mtl_follows_its_equations() -> None:
     net = Net()
     balancer = cp.ExcessMTL(TASKS, lr=0.3).double()
     sums, first, logs = torch.zeros(1), None, torch.zeros(3, dtype=torch.float64)
@@ -120,10 +120,10 @@ def test_excess_mtl_is_its_definition() -> None:
         descend(net)
 
 
-def test_excess_mtl_against_torchjd() -> None:
-    """The same accumulators: from the second step on, weights grow by the same factors."""
+def test_excess_mtl_agrees_with_torchjd() -> None:
+    """From the second step on, the weights grow by the same factors."""
     generator = torch.Generator().manual_seed(0)
-    weighting = peer.ExcessMTLWeighting(robust_step_size=0.3)
+    weighting = torchjd.ExcessMTLWeighting(robust_step_size=0.3)
     shared = nn.Parameter(torch.zeros(6, dtype=torch.float64))
     balancer = cp.ExcessMTL(3, lr=0.3).double()
     theirs, ours = [], []
@@ -138,8 +138,8 @@ def test_excess_mtl_against_torchjd() -> None:
         torch.testing.assert_close(a - a.mean(), b - b.mean())
 
 
-def test_excess_mtl_waits_for_a_unit_and_leaves_absent_tasks_alone() -> None:
-    """Behind a head of zeros there is no excess yet; and who is away loses nothing to the others."""
+def test_excess_mtl_keeps_weights_of_absent_tasks_and_needs_a_nonzero_gradient() -> None:
+    """A zero gradient sets no unit, and an absent task keeps its weight."""
     balancer = cp.ExcessMTL(3)
     w = torch.ones(3, requires_grad=True)
     balancer.backward([w[0] * 0.0, w[1], w[2] / 5], shared=[w])
@@ -151,7 +151,7 @@ def test_excess_mtl_waits_for_a_unit_and_leaves_absent_tasks_alone() -> None:
 
 
 @pytest.mark.parametrize("start", [torch.inf, 0.0])
-def test_gradnorm_takes_no_unit_from_a_loss_that_is_none(start: float) -> None:
+def test_gradnorm_ignores_a_zero_or_infinite_first_loss(start: float) -> None:
     found = []
     for first in (start, None):
         w = torch.ones(2, requires_grad=True)
@@ -162,24 +162,24 @@ def test_gradnorm_takes_no_unit_from_a_loss_that_is_none(start: float) -> None:
     torch.testing.assert_close(*found)
 
 
-def test_db_mtl_is_its_definition() -> None:
+def test_db_mtl_follows_its_equations() -> None:
     net = Net()
     balancer = cp.DBMTL(TASKS, beta=0.8, sigma=0.5).double()
-    held = torch.zeros(1, dtype=torch.float64)
+    means = torch.zeros(1, dtype=torch.float64)
     for step, (losses, rows, values) in enumerate(steps(net, 5), start=1):
         own = torch.autograd.grad(losses["a"].log(), head(net, "a").weight, retain_graph=True)[0]
         balancer.backward(losses, shared=net.trunk.parameters())
         logs = rows / values.unsqueeze(1)
         beta = 0.8 / step**0.5
-        held = beta * held + (1 - beta) * logs
-        norms = held.norm(dim=1)
-        torch.testing.assert_close(flat(net), (norms.max() / norms) @ held)
+        means = beta * means + (1 - beta) * logs
+        norms = means.norm(dim=1)
+        torch.testing.assert_close(flat(net), (norms.max() / norms) @ means)
         torch.testing.assert_close(head(net, "a").weight.grad, own)
         assert balancer.weights is None
         descend(net)
 
 
-def test_moco_is_its_definition() -> None:
+def test_moco_follows_its_equations() -> None:
     net = Net()
     balancer = cp.MoCo(TASKS, rho=0.1).double()
     y, lam = torch.zeros(1, dtype=torch.float64), torch.full((3,), 1 / 3, dtype=torch.float64)
@@ -192,7 +192,7 @@ def test_moco_is_its_definition() -> None:
         descend(net)
 
 
-def test_memory_is_for_one_place() -> None:
+def test_gradient_memory_rejects_other_parameters() -> None:
     net = Net()
     balancer = cp.MoCo(TASKS)
     losses, _ = net.losses(*batch())
@@ -202,13 +202,13 @@ def test_memory_is_for_one_place() -> None:
 
 
 @pytest.mark.parametrize("leak", [0.0, 0.3])
-def test_graddrop_in_expectation(leak: float) -> None:
-    """E d = leak·Σg + (1 − leak)(P·Σg⁺ + (1 − P)·Σg⁻), and each draw keeps one sign."""
+def test_graddrop_has_the_expected_mean(leak: float) -> None:
+    """E d = leak·Σg + (1 − leak)(P·Σg⁺ + (1 − P)·Σg⁻), and each draw keeps only one sign."""
     generator = torch.Generator().manual_seed(0)
     j = torch.randn(3, 4, generator=generator, dtype=torch.float64)
     up, down = j.clamp_min(0).sum(0), j.clamp_max(0).sum(0)
     purity = (1 + j.sum(0) / j.abs().sum(0)) / 2
-    wide = j.repeat(1, 20_000)  # many coordinates, each drawn on its own
+    wide = j.repeat(1, 20_000)  # many independent coordinates
     shared = nn.Parameter(torch.zeros(wide.shape[1], dtype=torch.float64))
     balancer = cp.GradDrop(3, leak=[leak] * 3, seed=1)
     balancer.backward(wide @ shared, shared=[shared])
@@ -230,7 +230,7 @@ def test_graddrop_in_expectation(leak: float) -> None:
 
 
 @pytest.mark.parametrize("normalise", ["l2", "loss", "loss+"])
-def test_mgda_normalises_for_the_weights_alone(normalise: str) -> None:
+def test_mgda_normalises_only_for_the_weights(normalise: str) -> None:
     net = Net()
     losses, _ = net.losses(*batch())
     rows, values = rows_of(net, losses), torch.stack([loss.detach() for loss in losses.values()])
@@ -245,7 +245,7 @@ def test_mgda_normalises_for_the_weights_alone(normalise: str) -> None:
     torch.testing.assert_close(flat(net), balancer.weights @ rows)
 
 
-def test_nash_max_norm() -> None:
+def test_nash_mtl_respects_max_norm() -> None:
     net = Net()
     losses, _ = net.losses(*batch())
     cp.NashMTL(TASKS, max_norm=None).backward(losses, shared=net.trunk.parameters(), retain_graph=True)
@@ -260,8 +260,8 @@ WEIGHTINGS = [name for name in cp.methods("loss") if name not in ("dtp", "famo")
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_a_hybrid_is_the_pair(weighting: str) -> None:
-    """J ← diag(w) J, then the aggregation; θ and heads get what the weighting alone gives them."""
+def test_weighting_is_applied_before_aggregation(weighting: str) -> None:
+    """J ← diag(w) J, then the aggregation; θ and heads get the gradients of the weighting alone."""
     net, alone = Net(), Net()
     pair = cp.make("cagrad", TASKS, weighting=cp.make(weighting, TASKS).double())
     single = cp.make(weighting, TASKS).double()
@@ -286,7 +286,7 @@ def test_a_hybrid_is_the_pair(weighting: str) -> None:
         single.epoch_end()
 
 
-def test_hybrids_hand_on_what_the_weighting_needs() -> None:
+def test_inputs_of_the_weighting_are_passed_on() -> None:
     net = Net()
     pair = cp.PCGrad(TASKS, weighting=cp.DTP(TASKS))
     losses, _ = net.losses(*batch())
@@ -303,31 +303,25 @@ def test_hybrids_hand_on_what_the_weighting_needs() -> None:
     assert len(list(cp.PCGrad(3, weighting=cp.BPGS(3)).parameters())) == 1
 
 
-def test_what_is_frozen_stays() -> None:
+def test_frozen_parameters_get_no_gradient() -> None:
     net, pair = Net(), cp.CAGrad(TASKS, weighting=cp.Kendall(TASKS))
     pair.requires_grad_(False)
     pair.backward(net.losses(*batch())[0], shared=net.trunk.parameters())
     assert all(p.grad is None for p in pair.parameters())
 
 
-def test_names_and_descriptions() -> None:
-    for name in cp.methods("gradient"):
-        method = cp.describe(name)
-        assert method.space == "gradient"
-        assert "shared" in method.needs
-        assert method.paper
-    assert cp.describe("Nash_MTL").name == "nash-mtl"
-    assert set(cp.methods("loss")) | set(cp.methods("gradient")) == set(cp.methods())
+def test_imtl_uses_imtl_l_by_default() -> None:
     assert isinstance(cp.IMTL(2).weighting, cp.IMTLL)
 
 
-# Two parabolas with minima at (−1, 0) and (1, 0), one ten times as steep: the front is the segment between these.
+# Two parabolas with minima at (−1, 0) and (1, 0), one ten times as steep: the front is the segment between them.
 PARETO = ["mgda", "cagrad", "imtl-g", "nash-mtl", "fairgrad", "upgrad", "pcgrad", "aligned-mtl", "sdmgrad", "moco"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PARETO)
-def test_the_pareto_front_is_reached(name: str) -> None:
-    """From three points at once, as replicas of one run."""
+def test_methods_converge_to_the_pareto_front(name: str) -> None:
+    """Start from three points, as replicas of one balancer."""
     point = nn.Parameter(torch.tensor([(-1.5, 2.0), (0.3, -3.0), (3.0, 0.5)], dtype=torch.float64))
     ends = torch.tensor([[-1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
     steep = torch.tensor([1.0, 10.0], dtype=torch.float64)
@@ -339,5 +333,7 @@ def test_the_pareto_front_is_reached(name: str) -> None:
         with torch.no_grad():
             point.sub_(0.08 / (1 + 0.02 * step) * point.grad / point.grad.norm(dim=-1, keepdim=True).clamp_min(1.0))
     rows = 2 * steep.unsqueeze(1) * (point.detach().unsqueeze(1) - ends)
-    w = cp.functional.mgda_weights(rows @ rows.mT)  # stationary: some convex combination of the gradients vanishes
+    w = cp.functional.mgda_weights(
+        rows @ rows.mT
+    )  # at a stationary point, a convex combination of the gradients is zero
     assert ((w.unsqueeze(1) @ rows).norm(dim=-1) < 2e-2 * rows.flatten(1).norm(dim=-1, keepdim=True)).all(), point

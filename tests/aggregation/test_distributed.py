@@ -1,4 +1,4 @@
-"""Gradient space in process groups: the exact mode is one process on the union batch; recipes for DDP and FSDP."""
+"""Gradient-space methods in process groups: ranks="exact" equals one process on the union batch; DDP and FSDP."""
 
 import os
 import tempfile
@@ -53,7 +53,7 @@ def masked_losses(z: Tensor, net: Net, y: Tensor, mask: Tensor) -> dict[str, Ten
 
 
 def train(name: str, case: str, world: int, rank: int | None) -> list[Tensor]:
-    """Weights, gradients and state over a few steps; the union batch when rank is None."""
+    """Return weights, gradients and state over a few steps; rank None trains on the union batch."""
     net = Net()
     (x, y), mask, part = union(), labels(case, world), part_of(rank, world)
     x, y, mask = x[part], y[part], mask[part]
@@ -67,11 +67,11 @@ def train(name: str, case: str, world: int, rank: int | None) -> list[Tensor]:
         net.zero_grad()
         extra: dict[str, Any] = {"counts": mask.sum(0)} if case == "uneven counts" else {}
         if name == "auto-lambda":
-            # The ranks of a validation loss count alike, so with uneven counts it has all labels.
+            # All ranks have the same weight in a validation loss, so with uneven counts it uses all labels.
             held_out = mask | (case == "uneven counts")
             extra |= {
                 "shared": net.parameters(),
-                "validation": lambda seen=held_out: masked_losses(net.trunk(x), net, y, seen),
+                "validation": lambda mask=held_out: masked_losses(net.trunk(x), net, y, mask),
                 "training": lambda: masked_losses(net.trunk(x), net, y, mask),
             }
         elif case == "features":
@@ -84,8 +84,9 @@ def train(name: str, case: str, world: int, rank: int | None) -> list[Tensor]:
         rest = net.parameters() if case == "features" else net.heads.parameters()
         cp.average_gradients(() if name == "auto-lambda" else rest)
         record += [value, *(torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in net.parameters())]
-        nobody = case == "a batch without labels" and step == 1  # where a group may say None, and one process zeros
-        record += [] if balancer.weights is None or nobody else [balancer.weights]
+        # In a batch without labels the weights may be None in a group, and zeros in one process.
+        without_labels = case == "a batch without labels" and step == 1
+        record += [] if balancer.weights is None or without_labels else [balancer.weights]
         state = [t for key, t in balancer.state_dict().items() if case != "features" or "memory" not in key]
         record += [t.clone() for t in state if isinstance(t, Tensor)]
         with torch.no_grad():
@@ -95,7 +96,7 @@ def train(name: str, case: str, world: int, rank: int | None) -> list[Tensor]:
 
 
 def cases() -> list[tuple[str, str]]:
-    """Every method in the plain case; a few for the others."""
+    """Return every method with all tasks present, and some methods with the other cases."""
     few = ["pcgrad", "cagrad", "nash-mtl", "gradnorm-proxy", "excess-mtl"]
     found = [(name, "all present") for name in NAMES]
     found += [(name, case) for name in few for case in ("absent on some ranks", "uneven counts", "hybrid", "batched")]
@@ -108,7 +109,7 @@ def cases() -> list[tuple[str, str]]:
 
 
 def local_mode(rank: int, world: int) -> list[Tensor]:
-    """Each rank's own direction, averaged afterwards; and the directions themselves."""
+    """Return the weights and the direction of this rank, and the mean direction."""
     net, (x, y), part = Net(), union(), part_of(rank, world)
     losses: Any = net.losses(x[part], y[part])[0]
     balancer = cp.CAGrad(TASKS, ranks="local")
@@ -121,15 +122,15 @@ def local_mode(rank: int, world: int) -> list[Tensor]:
 
 
 def own_direction(name: str, ranks: str, lost: bool) -> Tensor:
-    """The direction of a first step in which the second task may be absent."""
+    """Return the direction of a first step in which the second task may be absent."""
     w = torch.ones(3, dtype=torch.float64, requires_grad=True)
     second = None if lost else 5 * w[1] - w[0]
     cp.make(name, 3, ranks=ranks).double().backward([w[0].square() + w[1], second, w[2].exp()], shared=[w])
     return torch.zeros(3) if w.grad is None else w.grad
 
 
-def nobody_is_there(rank: int) -> list[Tensor]:
-    """One rank goes through the network for tasks that do not count, the others have none."""
+def no_task_counts(rank: int) -> list[Tensor]:
+    """Return the gradient of steps in which only one rank has losses, with weight or count 0."""
     w = torch.ones(1, 2, requires_grad=True)
     least = cp.CAGrad(2, weighting=cp.Static(2, weights=[0.0, 1.0]))
     least.backward([w[0, 0], None] if rank == 0 else [None, None], shared=[w])
@@ -140,7 +141,7 @@ def nobody_is_there(rank: int) -> list[Tensor]:
 
 
 class Whole(torch.nn.Module):
-    """A network whose forward returns all losses, as DDP and FSDP want it."""
+    """A network whose forward returns all losses, as DDP and FSDP require."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,8 +151,8 @@ class Whole(torch.nn.Module):
         return self.net.losses(x, y)[0]
 
 
-def beside_ddp(rank: int, world: int, ranks: str) -> list[Tensor]:
-    """The recipe: no_sync, since a parameter is reached T times; the balancer averages, you average the rest."""
+def train_with_ddp(rank: int, world: int, ranks: str) -> list[Tensor]:
+    """Train with DDP. Each parameter gets T gradients, so no_sync is needed; the balancer averages the shared ones."""
     whole, (x, y), part = Whole(), union(), part_of(rank, world)
     ddp = DistributedDataParallel(whole)
     balancer = cp.CAGrad(TASKS, ranks=ranks, weighting=cp.BPGS(TASKS))  # type: ignore[arg-type]
@@ -166,17 +167,17 @@ def beside_ddp(rank: int, world: int, ranks: str) -> list[Tensor]:
     return [p.detach() for p in (*whole.parameters(), *balancer.parameters())]
 
 
-def beside_fsdp(rank: int, world: int, *, absent: bool = False) -> list[Tensor]:
-    """The recipe: parameters stay gathered until the last pass; FSDP averages each task's gradient as it shards it.
+def train_with_fsdp(rank: int, world: int, *, absent: bool = False) -> list[Tensor]:
+    """Train with FSDP. Parameters stay gathered until the last pass; FSDP averages the gradient of each task.
 
-    A head that a rank does not reach must not be sharded: FSDP wants the same gradients on every rank.
+    With an absent task only the trunk is sharded, because FSDP needs the same gradients on every rank.
     """
     whole, (x, y), part = Whole(), union(), part_of(rank, world)
     mesh = init_device_mesh("cpu", (world,))
     sharded: Any = whole.net.trunk if absent else whole
     fully_shard(sharded, mesh=mesh)
     sharded.set_reshard_after_backward(False)
-    shared = list(whole.net.trunk.parameters())  # the shards: after forward the modules hold gathered copies
+    shared = list(whole.net.trunk.parameters())  # the shards; after forward the modules hold gathered copies
     balancer = cp.CAGrad(TASKS, weighting=cp.BPGS(TASKS))
     optimizer = torch.optim.SGD([{"params": whole.parameters()}, *balancer.param_groups()], lr=0.02, foreach=False)
     for _ in range(STEPS):
@@ -192,15 +193,15 @@ def beside_fsdp(rank: int, world: int, *, absent: bool = False) -> list[Tensor]:
     return [p.detach() for p in found]
 
 
-def refusals(world: int) -> dict[str, str]:
-    """What is said where a method or an option does not work beside sharded parameters."""
+def sharding_errors(world: int) -> dict[str, str]:
+    """Return the error messages of methods and options that do not support sharded parameters."""
     whole, (x, y) = Whole(), union()
     sharded: Any = whole
     fully_shard(sharded, mesh=init_device_mesh("cpu", (world,)))
     sharded.set_reshard_after_backward(False)
     shared = list(whole.net.trunk.parameters())
     found: dict[str, str] = {}
-    for name, options in REFUSED:
+    for name, options in UNSUPPORTED:
         balancer, extra = cp.make(name, TASKS, **options), dict[str, Any]()
         losses = whole(x, y)
         if name == "auto-lambda":
@@ -218,11 +219,11 @@ def refusals(world: int) -> dict[str, str]:
     return found
 
 
-REFUSED: list[tuple[str, dict[str, Any]]] = [
+UNSUPPORTED: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in ("moco", "db-mtl", "graddrop", "auto-lambda")),
     ("pcgrad", {"heads": "aggregated"}),
     ("pcgrad", {"passes": "batched"}),
-    *((name, {}) for name in ("excess-mtl", "gradnorm-proxy")),  # whose heads are aggregated
+    *((name, {}) for name in ("excess-mtl", "gradnorm-proxy")),  # heads are aggregated by default
 ]
 
 
@@ -233,15 +234,15 @@ def worker(rank: int, world: int, folder: str) -> None:
     results: dict[Any, Any] = {key: train(*key, world, rank) for key in cases()}
     results["local"] = local_mode(rank, world)
     results["local, absent"] = {name: own_direction(name, "local", lost=rank == 1) for name in NAMES}
-    results["nobody"] = nobody_is_there(rank)
-    results["ddp exact"], results["ddp local"] = (beside_ddp(rank, world, ranks) for ranks in ("exact", "local"))
-    results["fsdp"], results["fsdp, absent"] = (beside_fsdp(rank, world, absent=absent) for absent in (False, True))
-    results["refusals"] = refusals(world)
+    results["no task"] = no_task_counts(rank)
+    results["ddp exact"], results["ddp local"] = (train_with_ddp(rank, world, ranks) for ranks in ("exact", "local"))
+    results["fsdp"], results["fsdp, absent"] = (train_with_fsdp(rank, world, absent=absent) for absent in (False, True))
+    results["sharding errors"] = sharding_errors(world)
     torch.save(results, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def outcome(request: pytest.FixtureRequest) -> tuple[int, list[dict[Any, Any]]]:
     world = request.param
     with tempfile.TemporaryDirectory() as folder:
@@ -249,7 +250,7 @@ def outcome(request: pytest.FixtureRequest) -> tuple[int, list[dict[Any, Any]]]:
         return world, [torch.load(Path(folder) / f"{rank}.pt") for rank in range(world)]
 
 
-def test_exact_mode_is_the_union_batch(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
+def test_exact_mode_equals_the_union_batch(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
     world, ranks = outcome
     for key in cases():
         whole = train(*key, world, None)
@@ -260,7 +261,7 @@ def test_exact_mode_is_the_union_batch(outcome: tuple[int, list[dict[Any, Any]]]
                 torch.testing.assert_close(mine, expected, rtol=1e-7, atol=1e-9, equal_nan=True, msg=str(key))
 
 
-def test_local_mode_is_the_mean_of_the_ranks_directions(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
+def test_local_mode_averages_the_directions_of_the_ranks(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
     world, ranks = outcome
     mean = torch.stack([rank["local"][1] for rank in ranks]).mean(0)
     for rank, result in enumerate(ranks):
@@ -271,19 +272,19 @@ def test_local_mode_is_the_mean_of_the_ranks_directions(outcome: tuple[int, list
         torch.testing.assert_close(result["local"][2], mean)
 
 
-def test_a_task_that_is_absent_on_a_rank_is_absent_in_its_local_direction(
+def test_local_mode_ignores_tasks_absent_on_a_rank(
     outcome: tuple[int, list[dict[Any, Any]]],
 ) -> None:
     _, ranks = outcome
     for name in NAMES:
-        if name not in ("graddrop", "moco", "excess-mtl"):  # which draw, or go by the losses of all ranks
+        if name not in ("graddrop", "moco", "excess-mtl"):  # these draw random numbers or use the losses of all ranks
             expected = own_direction(name, "exact", lost=True)
             torch.testing.assert_close(ranks[1]["local, absent"][name], expected, msg=name)
         assert all(torch.isfinite(rank["local, absent"][name]).all() for rank in ranks), name
 
 
-def test_a_step_that_counts_nowhere_ends_on_all_ranks(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
-    assert all(not grad.any() for rank in outcome[1] for grad in rank["nobody"])
+def test_step_without_any_counted_task_finishes_on_all_ranks(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
+    assert all(not grad.any() for rank in outcome[1] for grad in rank["no task"])
 
 
 def single_process(ranks: str, mask: Tensor) -> list[Tensor]:
@@ -298,7 +299,7 @@ def single_process(ranks: str, mask: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("recipe", ["ddp exact", "fsdp", "fsdp, absent"])
-def test_recipes_train_as_one_process_would(recipe: str, outcome: tuple[int, list[dict[Any, Any]]]) -> None:
+def test_ddp_and_fsdp_train_like_one_process(recipe: str, outcome: tuple[int, list[dict[Any, Any]]]) -> None:
     world, ranks = outcome
     expected = single_process("exact", labels("absent on some ranks" if "absent" in recipe else "", world))
     for rank in ranks:
@@ -306,19 +307,19 @@ def test_recipes_train_as_one_process_would(recipe: str, outcome: tuple[int, lis
             torch.testing.assert_close(mine, whole, rtol=1e-5, atol=1e-6)
 
 
-def test_what_does_not_work_beside_shards_is_refused(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
-    """In words, on every rank, and before anything is passed: the loop that caught it can go on."""
+def test_unsupported_sharding_raises_errors(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
+    """The errors are raised on every rank before any backward pass, so that training can continue."""
     for rank in outcome[1]:
-        said = rank["refusals"]
+        messages = rank["sharding errors"]
         for name in ("MoCo", "DBMTL", "GradDrop", "AutoLambda"):
-            assert f"{name} does not know sharded parameters (FSDP)" in said.values()
+            assert f"{name} does not support sharded parameters (FSDP)" in messages.values()
         for key in ("pcgrad {'heads': 'aggregated'}", "excess-mtl {}"):
-            assert "pass heads='own'" in said[key]
+            assert "pass heads='own'" in messages[key]
         for key in ("pcgrad {'passes': 'batched'}", "features"):
-            assert "pass shared= alone, and no batches" in said[key]
+            assert "support neither features= nor passes='batched'" in messages[key]
 
 
-def test_local_mode_beside_ddp_agrees_across_ranks(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
+def test_local_mode_with_ddp_agrees_across_ranks(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
     _, ranks = outcome
     start = [p.detach() for p in Net().parameters()]
     for rank in ranks:

@@ -1,4 +1,4 @@
-"""BPGS against the paper's equations."""
+"""BPGS against the equations of the paper."""
 
 import math
 from dataclasses import asdict, replace
@@ -17,7 +17,7 @@ SIZES = [1, 2, 3, 5, 8, 14, 32, 64]
 
 
 def draw(tasks: int, seed: int, dtype: torch.dtype = torch.float64, decades: float = 2.0) -> tuple[Tensor, Tensor]:
-    """Coordinates and losses whose scales differ by a few decades."""
+    """Draw θ, and losses whose scales differ by a few decades."""
     generator = torch.Generator().manual_seed(seed)
     theta = torch.randn(tasks, generator=generator, dtype=torch.float64)
     losses = 10 ** (decades * torch.randn(tasks, generator=generator, dtype=torch.float64))
@@ -29,7 +29,7 @@ def build(options: ref.Options, tasks: int, dtype: torch.dtype, calibrate: bool 
 
 
 def run(balancer: cp.BPGS, theta: Tensor | None, losses: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Value, weights as stated, gradient that reaches the losses, gradient that reaches θ."""
+    """Return the value, the weights, and the gradients with respect to the losses and θ."""
     if theta is not None:
         with torch.no_grad():
             balancer.theta.copy_(theta)
@@ -47,7 +47,7 @@ def as_tensor(numbers: ref.Numbers) -> Tensor:
 
 
 CASES = [(options, tasks) for options in ref.ALL_VARIANTS for tasks in SIZES]
-# Every number of tasks from 1 to 64, the variants taking turns.
+# All other numbers of tasks up to 64, cycling through the variants.
 CASES += [(ref.ALL_VARIANTS[tasks % 8], tasks) for tasks in range(1, 65) if tasks not in SIZES]
 
 
@@ -60,13 +60,13 @@ def test_float64_matches_the_equations(options: ref.Options, tasks: int) -> None
     torch.testing.assert_close(weights, as_tensor(ref.weights(t, x, options)), **close)
     torch.testing.assert_close(flow, weights, rtol=0, atol=0)
     torch.testing.assert_close(value, as_tensor([ref.objective(t, x, options)])[0], **close)
-    # A gradient is a difference, ½(1 − ωL): exact digits are counted against its two terms.
+    # The gradient contains the difference ½(1 − ωL), so its error is measured against the two terms.
     expected = as_tensor(ref.theta_gradient(t, x, options))
-    assert torch.all((gradient - expected).abs() <= 1e-11 * (expected.abs() + share(losses, options)))
+    assert torch.all((gradient - expected).abs() <= 1e-11 * (expected.abs() + gradient_scale(losses, options)))
 
 
-def share(losses: Tensor, options: ref.Options) -> float:
-    """g_θ·ς̄·τ/2, the scale of a θ-gradient (or the same of the stateless chart)."""
+def gradient_scale(losses: Tensor, options: ref.Options) -> float:
+    """Return g_θ·ς̄·τ/2, the scale of a θ-gradient, or its equivalent for the stateless chart."""
     if options.chart == "stateless":
         return options.theta_gain * (options.s_max - options.s_min) / 4
     _, std, _ = ref.statistics([float(v) for v in losses], options, math)
@@ -75,7 +75,7 @@ def share(losses: Tensor, options: ref.Options) -> float:
 
 @pytest.mark.parametrize("options", ref.ALL_VARIANTS, ids=lambda o: f"{o.chart}-{o.split}-{o.normalise}")
 @pytest.mark.parametrize("tasks", [1, 2, 3, 14, 64])
-def test_float32_keeps_its_digits(options: ref.Options, tasks: int) -> None:
+def test_float32_matches_the_equations(options: ref.Options, tasks: int) -> None:
     theta, losses = draw(tasks, seed=100 + tasks, dtype=torch.float32, decades=0.7)
     value, weights, _, gradient = run(build(options, tasks, torch.float32), theta, losses)
     t, x = ref.exact(theta.tolist()), ref.exact(losses.tolist())
@@ -85,12 +85,12 @@ def test_float32_keeps_its_digits(options: ref.Options, tasks: int) -> None:
     assert torch.all((weights.double() - expected).abs() <= bound * expected)
     torch.testing.assert_close(value.double(), as_tensor([ref.objective(t, x, options)])[0], rtol=bound, atol=0)
     expected = as_tensor(ref.theta_gradient(t, x, options))
-    assert torch.all((gradient.double() - expected).abs() <= bound * (expected.abs() + share(losses, options)))
+    assert torch.all((gradient.double() - expected).abs() <= bound * (expected.abs() + gradient_scale(losses, options)))
 
 
 @pytest.mark.parametrize("chart", ["batch", "stateless"])
 @pytest.mark.parametrize("tasks", SIZES)
-def test_first_batch_calibrates(chart: str, tasks: int) -> None:
+def test_first_batch_calibrates_theta(chart: str, tasks: int) -> None:
     options = replace(ref.Options(), chart=chart)
     _, losses = draw(tasks, seed=200 + tasks)
     balancer = build(options, tasks, torch.float64, calibrate=True)
@@ -103,25 +103,27 @@ def test_first_batch_calibrates(chart: str, tasks: int) -> None:
 
 @pytest.mark.parametrize("tasks", SIZES)
 def test_identities_right_after_calibration(tasks: int) -> None:
-    """s_i = log L_i: θ is stationary, weights are ∝ 1/L, the objective is the harmonic mean."""
+    """With s_i = log L_i, θ is stationary, the weights are ∝ 1/L, and the objective is the harmonic mean."""
     _, losses = draw(tasks, seed=300 + tasks)
     value, weights, _, gradient = run(cp.BPGS(tasks).double(), None, losses)
     inverse = 1 / losses
     torch.testing.assert_close(weights, inverse / inverse.sum(), rtol=1e-11, atol=0)
     torch.testing.assert_close(value, tasks / inverse.sum(), rtol=1e-11, atol=0)
-    assert gradient.abs().max() <= 1e-11 * share(losses, ref.Options())
+    assert gradient.abs().max() <= 1e-11 * gradient_scale(losses, ref.Options())
 
 
 @pytest.mark.parametrize("options", ref.ALL_VARIANTS, ids=lambda o: f"{o.chart}-{o.split}-{o.normalise}")
-def test_absent_tasks_leave_the_equations_of_the_present_ones(options: ref.Options) -> None:
-    """Five tasks of which two are absent are three tasks in a chart with the radius of five."""
+def test_absent_tasks_do_not_affect_the_present_ones(options: ref.Options) -> None:
+    """Five tasks, two of them absent, are equivalent to three tasks with the radius of five."""
     theta, losses = draw(5, seed=77)
-    here = [0, 2, 4]
+    present = [0, 2, 4]
     losses[1], losses[3] = torch.nan, torch.inf
     value, weights, flow, gradient = run(build(options, 5, torch.float64), theta, losses)
-    wider = replace(options, margin=radius(5) - math.sqrt(len(here) - 1))
-    expected = run(build(wider, 3, torch.float64), theta[here], losses[here])
-    torch.testing.assert_close((value, weights[here], flow[here], gradient[here]), expected, rtol=1e-12, atol=1e-12)
+    wider = replace(options, margin=radius(5) - math.sqrt(len(present) - 1))
+    expected = run(build(wider, 3, torch.float64), theta[present], losses[present])
+    torch.testing.assert_close(
+        (value, weights[present], flow[present], gradient[present]), expected, rtol=1e-12, atol=1e-12
+    )
     for spread in (weights, flow, gradient):
         assert spread[1] == spread[3] == 0
 
@@ -133,8 +135,8 @@ def test_one_task_has_weight_one() -> None:
         assert value == torch.tensor(loss)
 
 
-def test_two_tasks_start_at_a_fixed_place() -> None:
-    """For T = 2, z = ±1 whatever the losses, so |z|/τ = 1/1.1."""
+def test_two_tasks_are_calibrated_to_a_fixed_coordinate() -> None:
+    """For T = 2, z = ±1 for all losses, so |z|/τ = 1/1.1."""
     for losses in ([1.0, 3.0], [1e-6, 1e6], [2.0, 1.99]):
         balancer = cp.BPGS(2).double()
         balancer(torch.tensor(losses, dtype=torch.float64))
@@ -142,7 +144,7 @@ def test_two_tasks_start_at_a_fixed_place() -> None:
         torch.testing.assert_close(balancer.geometry.z_over_tau.abs(), torch.full((2,), 1 / 1.1, dtype=torch.float64))
 
 
-def test_fixed_start_gives_equal_weights() -> None:
+def test_no_calibration_gives_equal_weights() -> None:
     losses = torch.tensor([1e-3, 1.0, 1e3])
     for chart in ("batch", "stateless"):
         balancer = cp.BPGS(3, chart=chart, calibrate=False)
@@ -154,7 +156,7 @@ def test_fixed_start_gives_equal_weights() -> None:
 @pytest.mark.parametrize("extreme", [30.0, 709.0, 800.0, 1e4])
 @pytest.mark.parametrize("tasks", [2, 3, 64])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_bounded_for_any_theta(tasks: int, extreme: float, dtype: torch.dtype) -> None:
+def test_log_variances_are_bounded_for_any_theta(tasks: int, extreme: float, dtype: torch.dtype) -> None:
     _, losses = draw(tasks, seed=400 + tasks, dtype=dtype)
     theta = torch.full((tasks,), extreme, dtype=dtype) * torch.tensor([1.0, -1.0], dtype=dtype).repeat(tasks)[:tasks]
     value, weights, flow, gradient = run(cp.BPGS(tasks, calibrate=False).to(dtype), theta, losses)
@@ -166,8 +168,8 @@ def test_bounded_for_any_theta(tasks: int, extreme: float, dtype: torch.dtype) -
     torch.testing.assert_close(weights.sum(), torch.ones((), dtype=dtype))
 
 
-def test_only_the_logarithm_is_floored() -> None:
-    """Under ε_log the chart sees 1e-8, but J_net and J_unc use the loss itself."""
+def test_only_the_logarithm_is_clamped() -> None:
+    """Losses below ε_log are clamped in the statistics, but not in J_net and J_unc."""
     losses = torch.tensor([0.0, 1e-12, 1.0], dtype=torch.float64)
     value, weights, _, gradient = run(cp.BPGS(3, calibrate=False).double(), torch.zeros(3), losses)
     floored = losses.clamp_min(1e-8).log()
@@ -178,7 +180,7 @@ def test_only_the_logarithm_is_floored() -> None:
     torch.testing.assert_close(gradient, scale * 0.5 * (1 - at.omega * losses))
 
 
-def test_equal_losses_meet_the_floor_of_the_spread() -> None:
+def test_equal_losses_use_the_lower_bound_of_the_deviation() -> None:
     balancer = cp.BPGS(3).double()
     balancer(torch.full((3,), 2.5, dtype=torch.float64))
     assert balancer.geometry is not None
@@ -187,8 +189,8 @@ def test_equal_losses_meet_the_floor_of_the_spread() -> None:
     torch.testing.assert_close(balancer.weights, torch.full((3,), 1 / 3, dtype=torch.float64))
 
 
-def test_a_negative_margin_keeps_its_start_inside_the_chart() -> None:
-    """Half the radius: a loss that stands further out starts at the edge, all others where they are."""
+def test_calibration_with_a_negative_margin_stays_inside_the_interval() -> None:
+    """A loss outside the smaller interval starts at its edge; all others start at s_i = log L_i."""
     losses = torch.tensor([1.0, 1.0, 1.0, 1.0, 1000.0], dtype=torch.float64)
     balancer = cp.BPGS(5, margin=-0.95).double()
     balancer(losses)
@@ -199,14 +201,14 @@ def test_a_negative_margin_keeps_its_start_inside_the_chart() -> None:
     torch.testing.assert_close(chart.s[4], (chart.mu + 1.05 * chart.std * chart.z_over_tau[4])[0])
 
 
-def host_step(theta: Tensor, losses: Tensor, calibrate: bool) -> tuple[cp.functional.Step, Tensor]:
+def cpu_kernel_step(theta: Tensor, losses: Tensor, calibrate: bool) -> tuple[cp.functional.Step, Tensor]:
     from counterpoise.kernels import bpgs_cpu
 
-    held, flags = theta.clone(), torch.zeros_like(theta, dtype=torch.bool)
+    theta_after, flags = theta.clone(), torch.zeros_like(theta, dtype=torch.bool)
     step, _ = bpgs_cpu.bpgs(
-        losses, held, flags, calibrate=calibrate, theta_gain=100.0, margin=0.1, eps_log=1e-8, eps_std=1e-4
+        losses, theta_after, flags, calibrate=calibrate, theta_gain=100.0, margin=0.1, eps_log=1e-8, eps_std=1e-4
     )
-    return step, held
+    return step, theta_after
 
 
 def torch_step(theta: Tensor, losses: Tensor, calibrate: bool) -> tuple[cp.functional.Step, Tensor]:
@@ -218,21 +220,21 @@ def torch_step(theta: Tensor, losses: Tensor, calibrate: bool) -> tuple[cp.funct
 @pytest.mark.parametrize("calibrate", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("tasks", [1, 2, 3, 14, 64])
-def test_host_kernel_is_the_twin_of_the_tensor_operations(tasks: int, dtype: torch.dtype, calibrate: bool) -> None:
+def test_cpu_kernel_agrees_with_the_tensor_operations(tasks: int, dtype: torch.dtype, calibrate: bool) -> None:
     for seed in range(20):
         theta, losses = draw(tasks, seed=1000 * tasks + seed, dtype=dtype, decades=0.7)
         if seed % 2:  # absent tasks, zeros and saturated coordinates
             losses[seed % tasks] = [torch.nan, torch.inf, -torch.inf, 0.0][seed % 4]
             theta[-1] = 1e4 if dtype != torch.float16 else 100
-        mine, held = host_step(theta, losses, calibrate)
-        twin, expected = torch_step(theta, losses, calibrate)
+        mine, theta_after = cpu_kernel_step(theta, losses, calibrate)
+        reference, expected = torch_step(theta, losses, calibrate)
         exact = dtype == torch.float64
         close: dict[str, Any] = {"rtol": 1e-13, "atol": 1e-15} if exact else {"rtol": 3e-7, "atol": 1e-9}
-        torch.testing.assert_close(mine.weights, twin.weights, **close)
-        torch.testing.assert_close(mine.objective, twin.objective, **close)
-        scale = share(losses.nan_to_num(1, 1, 1), ref.Options())
-        torch.testing.assert_close(mine.gradient, twin.gradient, rtol=close["rtol"], atol=close["rtol"] * scale)
-        torch.testing.assert_close(held, expected)
+        torch.testing.assert_close(mine.weights, reference.weights, **close)
+        torch.testing.assert_close(mine.objective, reference.objective, **close)
+        scale = gradient_scale(losses.nan_to_num(1, 1, 1), ref.Options())
+        torch.testing.assert_close(mine.gradient, reference.gradient, rtol=close["rtol"], atol=close["rtol"] * scale)
+        torch.testing.assert_close(theta_after, expected)
 
 
 def test_weights_function_broadcasts() -> None:
@@ -244,14 +246,14 @@ def test_weights_function_broadcasts() -> None:
             torch.testing.assert_close(together[i, j], bpgs_weights(theta[i, j], losses[i, j]), rtol=1e-14, atol=0)
 
 
-def test_chart_tells_the_last_step() -> None:
+def test_geometry_describes_the_last_step() -> None:
     balancer = cp.BPGS(3).double()
     assert balancer.geometry is None
     _, losses = draw(3, seed=9)
     balancer(losses)
     before = balancer.theta.detach().clone()
     with torch.no_grad():
-        balancer.theta.add_(1)  # what an optimiser does next must not show in the chart
+        balancer.theta.add_(1)  # a later optimiser step must not change the result
     at = balancer.geometry
     assert at is not None
     torch.testing.assert_close(at.theta, before)
@@ -264,8 +266,8 @@ def test_chart_tells_the_last_step() -> None:
     torch.testing.assert_close(at.alpha, balancer.weights)
 
 
-def test_chart_is_not_moved_by_what_happens_to_the_losses() -> None:
-    for tasks in (2, 600):  # the host's kernel and the tensor operations
+def test_geometry_does_not_change_with_the_losses_in_place() -> None:
+    for tasks in (2, 600):  # the CPU kernel and the tensor operations
         balancer, losses = cp.BPGS(tasks), torch.full((tasks,), 3.0)
         balancer(losses)
         losses.mul_(100)
@@ -273,14 +275,14 @@ def test_chart_is_not_moved_by_what_happens_to_the_losses() -> None:
         assert balancer.geometry.mu.item() == pytest.approx(math.log(3.0))
 
 
-def test_nothing_overflows_far_outside() -> None:
+def test_extreme_values_do_not_overflow() -> None:
     theta = torch.tensor([-900.0, -2000.0, 5.0, 1e4], dtype=torch.float64)
     losses = torch.tensor([1e-30, 1e38, 1.0, 1e30], dtype=torch.float64)
-    for step in (bpgs(theta, losses), host_step(theta, losses, calibrate=False)[0]):
+    for step in (bpgs(theta, losses), cpu_kernel_step(theta, losses, calibrate=False)[0]):
         assert all(part is not None and torch.isfinite(part).all() for part in step)
 
 
-def test_theta_gain_touches_theta_alone() -> None:
+def test_theta_gain_scales_the_gradient_of_theta_only() -> None:
     theta, losses = draw(3, seed=11)
     low = run(build(replace(ref.Options(), theta_gain=1.0), 3, torch.float64), theta, losses)
     high = run(build(replace(ref.Options(), theta_gain=100.0), 3, torch.float64), theta, losses)
@@ -300,6 +302,6 @@ def test_theta_gain_touches_theta_alone() -> None:
         ("s_min", 20.0),
     ],
 )
-def test_bad_options_are_named(option: str, value: object) -> None:
+def test_invalid_options_raise_errors_that_name_them(option: str, value: object) -> None:
     with pytest.raises(ValueError, match=option):
         cp.BPGS(3, **{option: value})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""torch.compile: the whole step in one graph, compiled once."""
+"""torch.compile: a step is one graph and compiles once."""
 
 import shutil
 from typing import Any
@@ -10,7 +10,10 @@ from torch import Tensor
 
 import counterpoise as cp
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -19,8 +22,8 @@ def _fresh_compiler() -> None:
 
 
 @pytest.mark.parametrize("variant", [{}, {"split": False}, {"chart": "stateless"}, {"normalise": False}], ids=str)
-def test_bpgs_compiles_once_and_agrees(variant: dict[str, object]) -> None:
-    """No recompilation between the calibrating step and the next, nor when a task goes missing."""
+def test_bpgs_compiles_once_and_agrees_with_eager(variant: dict[str, object]) -> None:
+    """No recompilation happens after calibration, nor when a task is absent."""
     model, x, y = problem()
     fast, slow = cp.BPGS(2, **variant), cp.BPGS(2, **variant)  # type: ignore[arg-type]
 
@@ -77,7 +80,7 @@ def test_every_method_compiles_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mapping", "sequence", "missing", "none"])
-def test_any_kind_of_losses_compiles(kind: str) -> None:
+def test_every_input_format_compiles(kind: str) -> None:
     fast, slow = cp.BPGS(["a", "b", "c"]), cp.BPGS(["a", "b", "c"])
 
     def losses(x: Tensor) -> Any:
@@ -100,8 +103,8 @@ def test_any_kind_of_losses_compiles(kind: str) -> None:
             torch.testing.assert_close(fast.weights, slow.weights)
 
 
-def test_backward_and_all_in_one_graph() -> None:
-    """With Dynamo's tracing of autograd the step, its backward included, is a single graph."""
+def test_forward_and_backward_compile_to_one_graph() -> None:
+    """With Dynamo's tracing of autograd, the step and its backward pass are a single graph."""
     fast, slow = cp.BPGS(3), cp.BPGS(3)
     leaf = torch.tensor([0.3, 4.0, 70.0], requires_grad=True)
 

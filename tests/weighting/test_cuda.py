@@ -1,4 +1,4 @@
-"""On a CUDA device: the fused kernel, no host sync, CUDA graphs. Imports nothing but torch and pytest."""
+"""Loss-space methods on CUDA: the fused kernel, no synchronisation, CUDA graphs. Needs only torch and pytest."""
 
 from typing import Any
 
@@ -23,35 +23,33 @@ def draw(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> tuple[Tensor,
 @pytest.mark.parametrize("calibrate", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(1,), (2,), (3,), (14,), (64,), (120, 5), (4, 6, 3)])
-def test_kernel_is_the_twin_of_the_tensor_operations(
-    shape: tuple[int, ...], dtype: torch.dtype, calibrate: bool
-) -> None:
+def test_kernel_agrees_with_the_tensor_operations(shape: tuple[int, ...], dtype: torch.dtype, calibrate: bool) -> None:
     for seed in range(6):
         theta, losses = draw(shape, dtype, seed)
         if seed % 2:
             losses[..., seed % shape[-1]] = [torch.nan, torch.inf, -torch.inf, 0.0][seed % 4]
             theta[..., -1] = 100
-        held, flags = theta.clone(), torch.zeros(shape, dtype=torch.bool, device="cuda")
-        kernel = kernels.bpgs(losses)
+        theta_after, flags = theta.clone(), torch.zeros(shape, dtype=torch.bool, device="cuda")
+        kernel = kernels.select_bpgs_kernel(losses)
         assert kernel is not None
-        step, seen = kernel(
-            losses, held, flags, calibrate=calibrate, theta_gain=100.0, margin=0.1, eps_log=1e-8, eps_std=1e-4
+        step, inputs = kernel(
+            losses, theta_after, flags, calibrate=calibrate, theta_gain=100.0, margin=0.1, eps_log=1e-8, eps_std=1e-4
         )
         if calibrate:
             theta, expected_flags = bpgs_calibrate(theta, losses, torch.zeros_like(flags))
             assert torch.equal(flags, expected_flags)
-        twin = bpgs(theta, losses)
+        reference = bpgs(theta, losses)
         exact = dtype == torch.float64
         close: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-14} if exact else {"rtol": 1e-6, "atol": 1e-9}
-        torch.testing.assert_close(held, theta)
-        torch.testing.assert_close(torch.as_tensor(seen[0]), theta.to(step.weights.dtype))
-        torch.testing.assert_close(torch.as_tensor(seen[1]), losses.to(step.weights.dtype), equal_nan=True)
-        torch.testing.assert_close(step.weights, twin.weights, **close)
-        torch.testing.assert_close(step.objective, twin.objective, **close)
-        torch.testing.assert_close(step.gradient, twin.gradient, rtol=close["rtol"], atol=1e-10 if exact else 1e-3)
+        torch.testing.assert_close(theta_after, theta)
+        torch.testing.assert_close(torch.as_tensor(inputs[0]), theta.to(step.weights.dtype))
+        torch.testing.assert_close(torch.as_tensor(inputs[1]), losses.to(step.weights.dtype), equal_nan=True)
+        torch.testing.assert_close(step.weights, reference.weights, **close)
+        torch.testing.assert_close(step.objective, reference.objective, **close)
+        torch.testing.assert_close(step.gradient, reference.gradient, rtol=close["rtol"], atol=1e-10 if exact else 1e-3)
 
 
-def test_the_plain_case_is_one_kernel_launch() -> None:
+def test_default_step_is_one_kernel_launch() -> None:
     balancer, losses = cp.BPGS(3).cuda(), torch.rand(3, device="cuda") + 0.1
     balancer(losses)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
@@ -61,7 +59,7 @@ def test_the_plain_case_is_one_kernel_launch() -> None:
 
 
 @pytest.mark.parametrize("name", cp.methods("loss"))
-def test_a_step_never_waits_for_the_device(name: str) -> None:
+def test_step_does_not_synchronise(name: str) -> None:
     torch.manual_seed(0)
     model = nn.Linear(8, 3).cuda()
     balancer = cp.make(name, ["a", "b", "c"]).cuda()
@@ -93,7 +91,7 @@ def test_a_step_never_waits_for_the_device(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", cp.methods("loss"))
-def test_a_captured_step_replays_as_it_ran(name: str) -> None:
+def test_captured_step_replays_like_eager(name: str) -> None:
     def build() -> tuple[nn.Module, cp.Balancer, torch.optim.Optimizer]:
         torch.manual_seed(0)
         model = nn.Linear(8, 3).cuda()
@@ -127,7 +125,7 @@ def test_a_captured_step_replays_as_it_ran(name: str) -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step(model, balancer, optimizer, static)
-    model.load_state_dict(start)  # start over in place: the graph holds these addresses
+    model.load_state_dict(start)  # in place, because the graph refers to these addresses
     balancer.reset()
     if isinstance(balancer, cp.DTP):
         balancer.kappa.copy_(torch.tensor([0.9, 0.5, 0.2]))
@@ -143,7 +141,7 @@ def test_a_captured_step_replays_as_it_ran(name: str) -> None:
         torch.testing.assert_close(a, b)
 
 
-def test_grad_scaler_and_autocast() -> None:
+def test_training_with_grad_scaler_and_autocast() -> None:
     torch.manual_seed(0)
     model, balancer = nn.Linear(8, 2).cuda(), cp.BPGS(2).cuda()
     optimizer = torch.optim.AdamW([{"params": model.parameters()}, *balancer.param_groups()])
@@ -162,13 +160,13 @@ def test_grad_scaler_and_autocast() -> None:
     assert torch.isfinite(balancer.theta).all()
 
 
-def test_losses_on_another_device_are_named() -> None:
+def test_losses_on_another_device_raise_an_error() -> None:
     with pytest.raises(ValueError, match="task 'a' is on cuda:0, expected cpu"):
         cp.BPGS(["a", "b"])({"a": torch.ones((), device="cuda"), "b": torch.ones((), device="cuda")})
 
 
 @pytest.mark.parametrize("name", cp.methods("loss"))
-def test_compiled_step_agrees(name: str) -> None:
+def test_compiled_step_agrees_with_eager(name: str) -> None:
     torch._dynamo.reset()
     fast, slow = cp.make(name, 3).cuda(), cp.make(name, 3).cuda()
     if name == "dtp":
@@ -186,8 +184,8 @@ def test_compiled_step_agrees(name: str) -> None:
             balancer.epoch_end()
 
 
-def test_host_and_device_agree() -> None:
+def test_cpu_and_cuda_agree() -> None:
     losses = draw((14,), torch.float32, 0)[1]
-    there, here = cp.BPGS(14).cuda(), cp.BPGS(14)
-    torch.testing.assert_close(there(losses).cpu(), here(losses.cpu()))
-    torch.testing.assert_close(there.theta.cpu(), here.theta)
+    on_gpu, on_cpu = cp.BPGS(14).cuda(), cp.BPGS(14)
+    torch.testing.assert_close(on_gpu(losses).cpu(), on_cpu(losses.cpu()))
+    torch.testing.assert_close(on_gpu.theta.cpu(), on_cpu.theta)

@@ -1,4 +1,4 @@
-"""Proposition 1 and the geometry of the chart, by random search."""
+"""Proposition 1 of the BPGS paper and bounds of its log-variances, tested with hypothesis."""
 
 import math
 
@@ -18,13 +18,13 @@ def losses_of(log10: list[float]) -> torch.Tensor:
 
 
 def non_degenerate(losses: torch.Tensor) -> bool:
-    """The proposition's regime: above the floor of the logarithm, spread above the floor of the deviation."""
+    """Return whether the proposition applies: no loss and no deviation is at its lower bound."""
     return bool((losses > 1e-8).all()) and bool(losses.log().std(correction=0) > 1e-4)
 
 
 @given(log_losses, log_factors, st.integers(0, 2**32))
 @settings(max_examples=300, deadline=None)
-def test_weights_do_not_see_a_common_factor(log10: list[float], log_factor: float, seed: int) -> None:
+def test_weights_are_invariant_to_a_common_factor(log10: list[float], log_factor: float, seed: int) -> None:
     losses = losses_of(log10)
     scaled = losses * 10**log_factor
     assume(non_degenerate(losses) and non_degenerate(scaled))
@@ -34,14 +34,14 @@ def test_weights_do_not_see_a_common_factor(log10: list[float], log_factor: floa
 
 @given(log_losses, log_factors)
 @settings(max_examples=300, deadline=None)
-def test_calibration_does_not_see_a_common_factor(log10: list[float], log_factor: float) -> None:
+def test_calibration_is_invariant_to_a_common_factor(log10: list[float], log_factor: float) -> None:
     losses = losses_of(log10)
     scaled = losses * 10**log_factor
     assume(non_degenerate(losses) and non_degenerate(scaled))
     fresh = torch.zeros(len(log10), dtype=torch.bool)
     start, _ = bpgs_calibrate(torch.zeros(len(log10), dtype=torch.float64), losses, fresh)
     moved, _ = bpgs_calibrate(torch.zeros(len(log10), dtype=torch.float64), scaled, fresh)
-    # The only error is the rounding of log L, magnified by 1/ς̄ in z and by at most 1e4 in the inverse sigmoid.
+    # The rounding error of log L is multiplied by 1/ς̄ in z, and by at most 1e4 in the inverse sigmoid.
     std = statistics(losses)[1].item()
     slope = (start.sigmoid() * (1 - start.sigmoid())).min().item()
     largest_log = max(losses.log().abs().max().item(), scaled.log().abs().max().item(), 1.0)
@@ -59,7 +59,7 @@ def test_equal_losses_get_equal_weights_at_any_scale(loss: float, tasks: int, lo
 
 @given(st.lists(st.floats(0, 1e-8), min_size=2, max_size=16))
 @settings(max_examples=100, deadline=None)
-def test_losses_under_the_floor_are_all_alike(values: list[float]) -> None:
+def test_losses_below_the_lower_bound_get_equal_weights(values: list[float]) -> None:
     balancer = cp.BPGS(len(values)).double()
     balancer(torch.tensor(values, dtype=torch.float64))
     torch.testing.assert_close(balancer.weights, torch.full((len(values),), 1 / len(values), dtype=torch.float64))
@@ -69,8 +69,8 @@ def test_losses_under_the_floor_are_all_alike(values: list[float]) -> None:
 
 @given(st.lists(st.floats(-300, 300), min_size=2, max_size=64))
 @settings(max_examples=300, deadline=None)
-def test_no_standardised_coordinate_exceeds_the_radius(logs: list[float]) -> None:
-    """|z| ≤ √(T − 1), the bound behind τ_T; a single spike reaches it."""
+def test_standardised_log_losses_are_bounded(logs: list[float]) -> None:
+    """|z| ≤ √(T − 1), which motivates τ_T; a single large loss attains the bound."""
     values = torch.tensor(logs, dtype=torch.float64)
     deviation = values.std(correction=0)
     assume(deviation > 1e-3)
@@ -78,7 +78,7 @@ def test_no_standardised_coordinate_exceeds_the_radius(logs: list[float]) -> Non
     assert z.abs().max() <= math.sqrt(len(logs) - 1) * (1 + 1e-9)
 
 
-def test_a_single_spike_reaches_the_radius() -> None:
+def test_single_large_loss_attains_the_bound() -> None:
     for tasks in (2, 3, 14, 64):
         losses = torch.ones(tasks, dtype=torch.float64)
         losses[0] = 1e5

@@ -1,4 +1,4 @@
-"""Gradient space: one file per method."""
+"""Gradient-space methods, one file per method."""
 
 from .aligned_mtl import AlignedMTL
 from .auto_lambda import AutoLambda

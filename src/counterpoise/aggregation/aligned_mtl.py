@@ -1,27 +1,57 @@
 """Aligned-MTL: gradients made orthogonal and equally long."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from ..functional import aligned_mtl_weights
+from ..gradients import Passes
 from ..registry import register
-from .base import Aggregation, Seen
+from ..weighting import Weighting
+from ._step import StepContext
+from .base import Aggregation, Heads, Ranks
 
 
 @register(
     "aligned-mtl",
     paper="Senushkin et al. 2023",
+    url="https://arxiv.org/abs/2305.19000",
     space="gradient",
     needs=("shared",),
-    summary="aligns the principal components of the gradients: ill-conditioned systems of gradients",
+    summary="aligns the principal components of the gradients: for ill-conditioned systems of gradients",
 )
 class AlignedMTL(Aggregation):
     r"""Independent component alignment (Senushkin et al., CVPR 2023).
 
+    The task gradients are made orthogonal and equally long, with the length of the weakest principal component. Use
+    it when gradients conflict and dominate each other, that is, when their Gram matrix is ill-conditioned.
+
     .. math:: w = B \mathbf 1, \qquad B = \sqrt{\lambda_{\min}}\, V \Lambda^{-1/2} V^\top, \quad G = V \Lambda V^\top
 
-    so that the aligned gradients :math:`B J` are orthogonal and of one length, that of the weakest principal component.
-    `counterpoise.functional.aligned_mtl_weights` says which eigenvalues count as zero. The eigendecomposition waits for
-    the device.
+    `counterpoise.functional.aligned_mtl_weights` documents which eigenvalues count as zero. The eigendecomposition
+    waits for the device.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        weighting (Weighting, optional): Loss-space method whose weights multiply the losses before their gradients
+            are compared. `None` weights all losses equally. Default: `None`.
+        heads (str, optional): Gradient of the parameters that are not shared. `"own"` is the gradient of their weighted
+            loss; `"aggregated"` multiplies it by the weight that the method gives the task. Default: `"own"`.
+        passes (str, optional): How task gradients are computed. `"loop"` runs one backward pass per task, `"batched"`
+            one vectorised pass for all; `"auto"` uses a vectorised pass for small shared networks with `features=`,
+            and a loop otherwise. Default: `"auto"`.
+        ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
+            first, `"local"` compares those of each rank. Default: `"exact"`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
         >>> w = torch.zeros(2, requires_grad=True)
@@ -29,7 +59,33 @@ class AlignedMTL(Aggregation):
         >>> _ = balancer.backward([w[0], 3 * w[1]], shared=[w])
         >>> w.grad
         tensor([1., 1.])
+
+    References:
+        Senushkin et al., Independent Component Alignment for Multi-Task Learning. https://arxiv.org/abs/2305.19000
     """
 
-    def solve(self, gram: Tensor, seen: Seen) -> Tensor:
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        weighting: Weighting | None = None,
+        heads: Heads = "own",
+        passes: Passes = "auto",
+        ranks: Ranks = "exact",
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(
+            tasks,
+            weighting=weighting,
+            heads=heads,
+            passes=passes,
+            ranks=ranks,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
+
+    def solve(self, gram: Tensor, context: StepContext) -> Tensor:
         return aligned_mtl_weights(gram)

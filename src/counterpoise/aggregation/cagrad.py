@@ -1,29 +1,59 @@
-"""CAGrad: the best direction for the worst-off task, near the average."""
+"""CAGrad: the best direction for the worst-off task, near the average gradient."""
 
 from collections.abc import Sequence
-from typing import Unpack
 
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from ..functional import cagrad_weights
+from ..gradients import Passes
 from ..registry import register
-from .base import Aggregation, Options, Seen
+from ..weighting import Weighting
+from ._step import StepContext
+from .base import Aggregation, Heads, Ranks
 
 
 @register(
     "cagrad",
     paper="Liu et al. 2021",
+    url="https://arxiv.org/abs/2110.14048",
     space="gradient",
     needs=("shared",),
-    summary="near the average gradient, best for the worst-off task: conflict, with the average as the goal",
+    summary="near the average gradient, best for the worst-off task: for conflict, with the average loss as the goal",
 )
 class CAGrad(Aggregation):
     r"""Conflict-averse gradient descent (Liu et al., NeurIPS 2021).
 
+    Among the directions near the average gradient, this is the one that improves the worst-off task most. Use it for
+    conflicting tasks if the average loss is the goal.
+
     .. math:: \max_d \min_i \langle g_i, d\rangle \quad\text{s.t. } \|d - g_0\| \le \alpha \|g_0\|
 
-    with :math:`g_0` the mean gradient. `rescale` divides by :math:`1 + \alpha^2`, as the authors' code does by default;
-    public codes differ here. The solver is exact: see `counterpoise.functional.cagrad`.
+    Here :math:`g_0` is the mean gradient. The solver is exact; see `counterpoise.functional.cagrad`.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        alpha (float, optional): Radius :math:`\alpha` relative to the mean gradient, in [0, 1). Default: `0.4`.
+        rescale (bool, optional): Whether to divide the direction by :math:`1 + \alpha^2`, as the authors' code does
+            by default; other implementations differ. Default: `True`.
+        weighting (Weighting, optional): Loss-space method whose weights multiply the losses before their gradients
+            are compared. `None` weights all losses equally. Default: `None`.
+        heads (str, optional): Gradient of the parameters that are not shared. `"own"` is the gradient of their weighted
+            loss; `"aggregated"` multiplies it by the weight that the method gives the task. Default: `"own"`.
+        passes (str, optional): How task gradients are computed. `"loop"` runs one backward pass per task, `"batched"`
+            one vectorised pass for all; `"auto"` uses a vectorised pass for small shared networks with `features=`,
+            and a loop otherwise. Default: `"auto"`.
+        ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
+            first, `"local"` compares those of each rank. Default: `"exact"`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
         >>> w = torch.zeros(2, requires_grad=True)
@@ -31,18 +61,41 @@ class CAGrad(Aggregation):
         >>> _ = balancer.backward([w[0], w[1]], shared=[w])  # symmetric: (1 + α) times the average
         >>> w.grad
         tensor([0.7000, 0.7000])
+
+    References:
+        Liu et al., Conflict-Averse Gradient Descent for Multi-task Learning. https://arxiv.org/abs/2110.14048
     """
 
     def __init__(
-        self, tasks: int | Sequence[str], *, alpha: float = 0.4, rescale: bool = True, **options: Unpack[Options]
+        self,
+        tasks: int | Sequence[str],
+        *,
+        alpha: float = 0.4,
+        rescale: bool = True,
+        weighting: Weighting | None = None,
+        heads: Heads = "own",
+        passes: Passes = "auto",
+        ranks: Ranks = "exact",
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(tasks, **options)
+        super().__init__(
+            tasks,
+            weighting=weighting,
+            heads=heads,
+            passes=passes,
+            ranks=ranks,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
         if not 0 <= alpha < 1:
             raise ValueError(f"alpha is {alpha}, expected a number in [0, 1)")
         self.alpha = alpha
         self.rescale = rescale
 
-    def solve(self, gram: Tensor, seen: Seen) -> Tensor:
+    def solve(self, gram: Tensor, context: StepContext) -> Tensor:
         return cagrad_weights(gram, alpha=self.alpha, rescale=self.rescale)
 
     def extra_repr(self) -> str:

@@ -1,34 +1,63 @@
-"""DB-MTL: logarithms of the losses, and gradients of one length."""
+"""DB-MTL: logarithms of the losses, and gradients of equal length."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from .. import gradients
-from ..gradients import GradientList, TaskGradients
+from ..gradients import GradientList, Passes, TaskGradients
 from ..registry import register
-from ..weighting import UWO
-from ._running_mean import Memory
-from .base import Aggregation, Options, Seen, weighted_by
+from ..weighting import UWO, Weighting
+from ._gradient_memory import GradientMemory
+from ._step import StepContext
+from .base import Aggregation, Heads, Ranks
 
 
 @register(
     "db-mtl",
     paper="Lin et al. 2023",
+    url="https://arxiv.org/abs/2308.12029",
     space="gradient",
     needs=("shared",),
-    summary="log-losses and running gradients of one length: scale and dominance at once (memory: T × shared)",
+    summary="log-losses and smoothed gradients of equal length: against loss scale and dominance (memory: T × shared)",
 )
 class DBMTL(Aggregation):
     r"""Dual-balancing multi-task learning (Lin et al. 2023).
 
+    The logarithm balances the scales of the losses, and smoothed gradients of equal length balance their directions.
+    Use it when both the scales and the gradient norms differ. It stores one gradient per task.
+
     .. math:: \hat g_i \leftarrow \beta_k \hat g_i + (1 - \beta_k) \nabla \log L_i, \qquad
        d = \max_j \|\hat g_j\| \sum_i \frac{\hat g_i}{\|\hat g_i\|}, \qquad \beta_k = \beta / k^{\sigma}
 
-    in step k. The logarithm is the loss-space weighting 1/L (UW-O), which another `weighting` replaces. The direction
-    is made of past gradients, so `weights` is None.
+    Here k is the number of the step. The logarithm is implemented as the loss-space weighting 1/L (`UWO`). The
+    direction contains gradients of earlier steps, so `weights` is None.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        beta (float, optional): Decay :math:`\beta` of the running gradients, in [0, 1). Default: `0.9`.
+        sigma (float, optional): Exponent :math:`\sigma` with which the decay decreases over steps. Default: `0.0`.
+        weighting (Weighting, optional): Loss-space method whose weights multiply the losses before their gradients
+            are compared. `None` uses `UWO`. Default: `None`.
+        heads (str, optional): Gradient of the parameters that are not shared. `"own"` is the gradient of their weighted
+            loss; `"aggregated"` multiplies it by the weight that the method gives the task. Default: `"own"`.
+        passes (str, optional): How task gradients are computed. `"loop"` runs one backward pass per task, `"batched"`
+            one vectorised pass for all; `"auto"` uses a vectorised pass for small shared networks with `features=`,
+            and a loop otherwise. Default: `"auto"`.
+        ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
+            first, `"local"` compares those of each rank. Default: `"exact"`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        `backward` adds the direction to `.grad` and returns the objective of the weighting, detached.
 
     Example:
         >>> w = torch.ones(2, requires_grad=True)
@@ -36,34 +65,60 @@ class DBMTL(Aggregation):
         >>> _ = balancer.backward([w[0], 100 * w[1]], shared=[w])
         >>> w.grad
         tensor([1., 1.])
+
+    References:
+        Lin et al., Dual-Balancing for Multi-Task Learning. https://arxiv.org/abs/2308.12029
     """
 
-    shards: ClassVar[bool] = False
+    supports_sharding: ClassVar[bool] = False
     step: Tensor
 
     def __init__(
-        self, tasks: int | Sequence[str], *, beta: float = 0.9, sigma: float = 0.0, **options: Unpack[Options]
+        self,
+        tasks: int | Sequence[str],
+        *,
+        beta: float = 0.9,
+        sigma: float = 0.0,
+        weighting: Weighting | None = None,
+        heads: Heads = "own",
+        passes: Passes = "auto",
+        ranks: Ranks = "exact",
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(tasks, **weighted_by(UWO, tasks, options))
+        if weighting is None:
+            weighting = UWO(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
+        super().__init__(
+            tasks,
+            weighting=weighting,
+            heads=heads,
+            passes=passes,
+            ranks=ranks,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
         if not 0 <= beta < 1:
             raise ValueError(f"beta is {beta}, expected a number in [0, 1)")
         self.beta, self.sigma = beta, sigma
-        self.memory = Memory()
+        self.memory = GradientMemory()
         self.register_buffer("step", torch.zeros(self.batch_shape))
 
-    def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[None, GradientList]:
+    def aggregate(self, grads: TaskGradients, context: StepContext) -> tuple[None, GradientList]:
         step = (self.step + 1).unsqueeze(-1)
-        unscale = torch.ones_like(step) if seen.scale is None else 1 / seen.scale
-        rates = seen.present * (1 - self.beta / step**self.sigma)  # an absent task keeps its mean
-        sound = self._sound(self._squares(grads, seen), seen)
-        rows = self.memory.follow(grads, unscale.expand(self.shape), rates, sound, seen.learning)
-        some = seen.present.any(-1, keepdim=True)
-        if seen.learning:
-            self.step.add_((sound & some)[..., 0])
-        norms = self._summed(gradients.squared_norms(rows, len(self.batch_shape)), grads).sqrt()
+        factors = (torch.ones_like(step) * context.inverse_scale).expand(self.shape)
+        rates = context.present * (1 - self.beta / step**self.sigma)  # an absent task keeps its mean
+        finite = self._all_finite(self._squared_norms(grads, context), context)
+        rows = self.memory.update_means(grads, factors=factors, rates=rates, finite=finite, learning=context.learning)
+        any_present = context.present.any(-1, keepdim=True)
+        if context.learning:
+            self.step.add_((finite & any_present)[..., 0])
+        norms = self._sum_over_ranks(gradients.squared_norms(rows, len(self.batch_shape)), grads).sqrt()
         weights = torch.where(norms > 0, norms.amax(-1, keepdim=True) / norms, 0.0)
-        weights = torch.where(sound, weights, self._spoilt(seen)) * some  # a batch without labels moves nothing
-        direction = gradients.combine(rows, weights if seen.scale is None else weights * seen.scale)
+        # A batch without labels gives a zero direction, although the running gradients are not zero.
+        weights = torch.where(finite, weights, self._invalid_weight(context)) * any_present
+        direction = gradients.combine(rows, weights if context.scale is None else weights * context.scale)
         return None, gradients.cast_like(grads.targets, direction)
 
     @torch.no_grad()

@@ -1,21 +1,24 @@
-"""ExcessMTL: weight where there is still something to gain."""
+"""ExcessMTL: more weight for tasks that are far from their optimum."""
 
 from collections.abc import Sequence
-from typing import Unpack
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from .. import distributed, gradients
-from ..gradients import GradientList, TaskGradients, local_part
+from ..gradients import GradientList, Passes, TaskGradients, local_part
 from ..registry import register
-from ._running_mean import Memory
-from .base import Aggregation, Options, Seen
+from ..weighting import Weighting
+from ._gradient_memory import GradientMemory
+from ._step import StepContext
+from .base import Aggregation, Heads, Ranks
 
 
 @register(
     "excess-mtl",
     paper="He et al. 2024",
+    url="https://arxiv.org/abs/2402.02009",
     space="gradient",
     needs=("shared",),
     summary="more weight for tasks far from their optimum, robust to label noise (memory: T × shared)",
@@ -23,15 +26,39 @@ from .base import Aggregation, Options, Seen
 class ExcessMTL(Aggregation):
     r"""Robust multi-task learning with excess risks (He et al., ICML 2024).
 
+    Tasks that are far from their optimum get more weight. A noisy task with a large loss close to its optimum does
+    not, so use it when labels are noisy. It stores one tensor of the size of a gradient per task.
+
     .. math:: w_i \leftarrow w_i\, e^{\eta E_i / E_i(0)}, \quad \textstyle\sum_i w_i = T, \qquad
        E_i = \sum_p \frac{g_{ip}^2}{\sqrt{S_{ip} + 10^{-7}}}, \quad S_i \leftarrow S_i + g_i^2
 
-    The excess risk :math:`E_i` is a second-order estimate with AdaGrad's diagonal for the Hessian; the first step gives
-    its unit :math:`E_i(0)`. The weights multiply the losses, heads included (`heads="aggregated"`).
+    The excess risk :math:`E_i` is a second-order estimate with AdaGrad's diagonal in place of the Hessian. The first
+    step sets its unit :math:`E_i(0)`. The weights multiply the losses, heads included.
 
     Args:
-        tasks: how many tasks, or their names.
-        lr: η, the rate at which weights follow the excess risks.
+        tasks (int or sequence of str): Number of tasks, or their names.
+        lr (float, optional): Rate :math:`\eta` at which the weights follow the excess risks. Default: `1.0`.
+        weighting (Weighting, optional): Loss-space method whose weights multiply the losses before their gradients
+            are compared. `None` weights all losses equally. Default: `None`.
+        heads (str, optional): Gradient of the parameters that are not shared. `"own"` is the gradient of their weighted
+            loss; `"aggregated"` multiplies it by the weight that the method gives the task. Default: `"aggregated"`.
+        passes (str, optional): How task gradients are computed. `"loop"` runs one backward pass per task, `"batched"`
+            one vectorised pass for all; `"auto"` uses a vectorised pass for small shared networks with `features=`,
+            and a loop otherwise. Default: `"auto"`.
+        ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
+            first, `"local"` compares those of each rank. Default: `"exact"`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Attributes:
+        task_weights: The current weights.
+
+    Returns:
+        `backward` adds the gradients to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
         >>> w = torch.ones(2, requires_grad=True)
@@ -39,47 +66,71 @@ class ExcessMTL(Aggregation):
         >>> _ = balancer.backward([w[0], 5 * w[1]], shared=[w])
         >>> balancer.weights
         tensor([1., 1.])
+
+    References:
+        He et al., Robust Multi-Task Learning with Excess Risks. https://arxiv.org/abs/2402.02009
     """
 
     task_weights: Tensor
     first: Tensor
 
-    def __init__(self, tasks: int | Sequence[str], *, lr: float = 1.0, **options: Unpack[Options]) -> None:
-        options.setdefault("heads", "aggregated")
-        super().__init__(tasks, **options)
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        lr: float = 1.0,
+        weighting: Weighting | None = None,
+        heads: Heads = "aggregated",
+        passes: Passes = "auto",
+        ranks: Ranks = "exact",
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(
+            tasks,
+            weighting=weighting,
+            heads=heads,
+            passes=passes,
+            ranks=ranks,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
         self.lr = lr
-        self.memory = Memory()
+        self.memory = GradientMemory()
         self.register_buffer("task_weights", torch.ones(self.shape))
         self.register_buffer("first", torch.full(self.shape, torch.nan))
 
-    def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[Tensor, GradientList]:
-        sound = self._sound(self._squares(grads, seen), seen)
-        excess = self._excess(grads, seen, sound)
+    def aggregate(self, grads: TaskGradients, context: StepContext) -> tuple[Tensor, GradientList]:
+        present = context.present
+        finite = self._all_finite(self._squared_norms(grads, context), context)
+        excess = self._excess_risks(grads, context, finite)
         known = ~torch.isnan(self.first)
-        # Only the first step that has a task sets its unit, and then does not move its weight.
-        growth = torch.where(known & seen.present, self.lr * excess / self.first.clamp_min(1e-30), 0.0)
-        logs = (self.task_weights.log() + growth).masked_fill(~seen.present, -torch.inf)
-        share = torch.softmax(logs, -1) * (len(self.tasks) - (self.task_weights * ~seen.present).sum(-1, keepdim=True))
-        weights = torch.where(seen.present, share, self.task_weights)  # an absent task keeps its weight
-        if seen.learning:
-            self.task_weights.copy_(torch.where(sound, weights, self.task_weights))
-            starts = ~known & seen.present & sound & (excess > 0)  # behind a head of zeros there is no unit yet
+        # The first step of a task sets its unit and does not change its weight.
+        growth = torch.where(known & present, self.lr * excess / self.first.clamp_min(1e-30), 0.0)
+        logs = (self.task_weights.log() + growth).masked_fill(~present, -torch.inf)
+        share = torch.softmax(logs, -1) * (len(self.tasks) - (self.task_weights * ~present).sum(-1, keepdim=True))
+        weights = torch.where(present, share, self.task_weights)  # an absent task keeps its weight
+        if context.learning:
+            self.task_weights.copy_(torch.where(finite, weights, self.task_weights))
+            starts = ~known & present & finite & (excess > 0)  # a zero gradient gives no unit
             self.first.copy_(torch.where(starts, excess, self.first))
-        chosen = weights * seen.present
-        return chosen, gradients.combine(grads.rows, gradients.select_weights(chosen, grads.slots), grads.stacks)
+        used = weights * present
+        return used, gradients.combine(grads.rows, gradients.select_weights(used, grads.slots), grads.stacks)
 
-    def _excess(self, grads: TaskGradients, seen: Seen, sound: Tensor) -> Tensor:
+    def _excess_risks(self, grads: TaskGradients, context: StepContext, finite: Tensor) -> Tensor:
+        """Add the squared gradients to the memory and return the excess risks, (…, T)."""
         excess = torch.zeros_like(self.task_weights)
-        unscale = 1.0 if seen.scale is None else 1 / seen.scale
-        sums = self.memory.like(grads, len(self.tasks))
+        sums = self.memory.get(grads, len(self.tasks))
         for slot, row in zip(grads.slots, grads.rows, strict=True):
-            for held, grad in zip(sums, row, strict=True):
+            for memory, grad in zip(sums, row, strict=True):
                 if grad is None:
                     continue
-                pad = (*sound.shape[:-1], *(1,) * (grad.dim() - len(self.batch_shape)))
-                squares = (local_part(grad).to(held.dtype) * unscale).square()
-                squares = torch.where(sound[..., 0].view(pad), squares, 0.0) * (grads.partial or 1.0)
-                total = held[slot].add_(squares) if seen.learning else held[slot] + squares
+                pad = (*finite.shape[:-1], *(1,) * (grad.dim() - len(self.batch_shape)))
+                squares = (local_part(grad).to(memory.dtype) * context.inverse_scale).square()
+                squares = torch.where(finite[..., 0].view(pad), squares, 0.0) * (grads.partial or 1.0)
+                total = memory[slot].add_(squares) if context.learning else memory[slot] + squares
                 parts = squares / (total + 1e-7).sqrt()
                 excess[..., slot] += parts.flatten(len(self.batch_shape)).sum(-1) if parts.dim() else parts
         return excess if grads.partial is None else distributed.sum_over_ranks(excess, self.process_group)

@@ -1,29 +1,58 @@
 """FairGrad: α-fair improvement of all tasks."""
 
 from collections.abc import Sequence
-from typing import Unpack
 
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from ..functional import fairgrad_weights
+from ..gradients import Passes
 from ..registry import register
-from .base import Aggregation, Options, Seen
+from ..weighting import Weighting
+from ._step import StepContext
+from .base import Aggregation, Heads, Ranks
 
 
 @register(
     "fairgrad",
     paper="Ban and Ji 2024",
+    url="https://arxiv.org/abs/2402.15638",
     space="gradient",
     needs=("shared",),
-    summary="α-fair gains: from the sum of gains (α → 0) over Nash (1) to the worst gain (α → ∞)",
+    summary="α-fair gains: from the sum of gains (α → 0) over Nash (α = 1) to the worst gain (α → ∞)",
 )
 class FairGrad(Aggregation):
     r"""Fair resource allocation (Ban and Ji, ICML 2024).
 
+    The direction maximises an α-fair utility of the gains of all tasks: their sum for α → 0, Nash-MTL for α = 1, the
+    worst gain for α → ∞. Use it to choose between total progress and fairness.
+
     .. math:: G w = w^{-1/\alpha}
 
-    The solver is Newton's method on a strictly convex problem; where no solution exists (opposite gradients, Pareto
-    stationarity) it answers with MGDA's weights: see `counterpoise.functional.fairgrad`.
+    The solver is Newton's method on a strictly convex problem. Where no solution exists (opposite gradients, Pareto
+    stationarity) the weights are those of MGDA; see `counterpoise.functional.fairgrad`.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        alpha (float, optional): Fairness :math:`\alpha`, positive. Default: `1.0`.
+        weighting (Weighting, optional): Loss-space method whose weights multiply the losses before their gradients
+            are compared. `None` weights all losses equally. Default: `None`.
+        heads (str, optional): Gradient of the parameters that are not shared. `"own"` is the gradient of their weighted
+            loss; `"aggregated"` multiplies it by the weight that the method gives the task. Default: `"own"`.
+        passes (str, optional): How task gradients are computed. `"loop"` runs one backward pass per task, `"batched"`
+            one vectorised pass for all; `"auto"` uses a vectorised pass for small shared networks with `features=`,
+            and a loop otherwise. Default: `"auto"`.
+        ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
+            first, `"local"` compares those of each rank. Default: `"exact"`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
         >>> w = torch.zeros(2, requires_grad=True)
@@ -31,15 +60,39 @@ class FairGrad(Aggregation):
         >>> _ = balancer.backward([w[0], 4 * w[1]], shared=[w])  # w_i = ‖g_i‖^(−2α/(1+α))
         >>> [round(w, 4) for w in balancer.weights.tolist()]
         [1.0, 0.1575]
+
+    References:
+        Ban and Ji, Fair Resource Allocation in Multi-Task Learning. https://arxiv.org/abs/2402.15638
     """
 
-    def __init__(self, tasks: int | Sequence[str], *, alpha: float = 1.0, **options: Unpack[Options]) -> None:
-        super().__init__(tasks, **options)
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        alpha: float = 1.0,
+        weighting: Weighting | None = None,
+        heads: Heads = "own",
+        passes: Passes = "auto",
+        ranks: Ranks = "exact",
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(
+            tasks,
+            weighting=weighting,
+            heads=heads,
+            passes=passes,
+            ranks=ranks,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
         if not alpha > 0:
             raise ValueError(f"alpha is {alpha}, expected a positive number")
         self.alpha = alpha
 
-    def solve(self, gram: Tensor, seen: Seen) -> Tensor:
+    def solve(self, gram: Tensor, context: StepContext) -> Tensor:
         return fairgrad_weights(gram, alpha=self.alpha)
 
     def extra_repr(self) -> str:

@@ -1,36 +1,68 @@
-"""GradDrop: for each coordinate one sign survives."""
+"""GradDrop: only one sign is kept in each coordinate."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from .._state.seeds import replica_seeds
 from ..functional import uniform
-from ..gradients import GradientList, TaskGradients
+from ..gradients import GradientList, Passes, TaskGradients
 from ..inputs import PerTask, per_task
 from ..registry import register
-from .base import Aggregation, Options, Seen
+from ..weighting import Weighting
+from ._step import StepContext
+from .base import Aggregation, Heads, Ranks
 
-POSITIONS = 1 << 20  # streams of one seed: more tensors than any network shares
+STREAMS_PER_SEED = 1 << 20  # one random stream per shared tensor; more than any network has
 
 
 @register(
     "graddrop",
     paper="Chen et al. 2020",
+    url="https://arxiv.org/abs/2010.06808",
     space="gradient",
     needs=("shared",),
-    summary="keeps one sign in each coordinate, drawn by majority: noise against local conflicts",
+    summary="keeps one sign in each coordinate, drawn in proportion to its share: noise against local conflicts",
 )
 class GradDrop(Aggregation):
     r"""Gradient sign dropout (Chen et al., NeurIPS 2020).
 
+    In each coordinate only the gradients of one sign are kept, drawn in proportion to their share. Use it against
+    conflicts in single coordinates; it also adds noise.
+
     .. math:: P = \frac12\Bigl(1 + \frac{\sum_i g_i}{\sum_i |g_i|}\Bigr), \qquad
        d = \sum_i g_i \odot \bigl([U < P][g_i > 0] + [U > P][g_i < 0]\bigr), \quad U \sim \mathcal U(0, 1)
 
-    in each coordinate; `leak` is the part of each gradient that passes unmasked. The draws come from the
-    stream of `seed`, one for each replica. The direction is not a combination of task gradients, so `weights` is None.
+    The direction is not a combination of task gradients, so `weights` is None. The draws depend on `seed` and a step
+    counter alone.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        leak (tensor, mapping or sequence of float, optional): Fraction of each task's gradient that passes unmasked,
+            in [0, 1], by name or in the order of `tasks`. `None` means 0 for every task. Default: `None`.
+        seed (int or sequence of int, optional): Seed of the random stream. With `batch_shape`, one seed per replica;
+            a single seed is incremented from replica to replica. Default: `0`.
+        weighting (Weighting, optional): Loss-space method whose weights multiply the losses before their gradients
+            are compared. `None` weights all losses equally. Default: `None`.
+        heads (str, optional): Gradient of the parameters that are not shared. `"own"` is the gradient of their weighted
+            loss; `"aggregated"` multiplies it by the weight that the method gives the task. Default: `"own"`.
+        passes (str, optional): How task gradients are computed. `"loop"` runs one backward pass per task, `"batched"`
+            one vectorised pass for all; `"auto"` uses a vectorised pass for small shared networks with `features=`,
+            and a loop otherwise. Default: `"auto"`.
+        ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
+            first, `"local"` compares those of each rank. Default: `"exact"`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
         >>> w = torch.zeros(2, requires_grad=True)
@@ -38,9 +70,13 @@ class GradDrop(Aggregation):
         >>> _ = balancer.backward([w[0], w[1] - w[0]], shared=[w])  # gradients (1, 0) and (−1, 1)
         >>> w.grad.abs(), balancer.weights
         (tensor([1., 1.]), None)
+
+    References:
+        Chen et al., Just Pick a Sign: Optimizing Deep Multitask Models with Gradient Sign Dropout.
+        https://arxiv.org/abs/2010.06808
     """
 
-    shards: ClassVar[bool] = False
+    supports_sharding: ClassVar[bool] = False
     seed: Tensor
     counter: Tensor
 
@@ -50,10 +86,25 @@ class GradDrop(Aggregation):
         *,
         leak: PerTask | None = None,
         seed: int | Sequence[int] = 0,
-        **options: Unpack[Options],
+        weighting: Weighting | None = None,
+        heads: Heads = "own",
+        passes: Passes = "auto",
+        ranks: Ranks = "exact",
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(tasks, **options)
-        with torch.device("cpu"):  # numbers of the host, wherever the balancer is made
+        super().__init__(
+            tasks,
+            weighting=weighting,
+            heads=heads,
+            passes=passes,
+            ranks=ranks,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
+        with torch.device("cpu"):  # Python numbers are read from it, whatever the default device
             leaks = per_task("leak", leak, 0.0, self.tasks, (len(self.tasks),))
         if bool(((leaks < 0) | (leaks > 1)).any()):
             raise ValueError(f"leak is {leaks.tolist()}, expected numbers in [0, 1]")
@@ -61,15 +112,16 @@ class GradDrop(Aggregation):
         self.register_buffer("seed", replica_seeds(seed, self.batch_shape))
         self.register_buffer("counter", torch.zeros(self.batch_shape, dtype=torch.long))
 
-    def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[None, GradientList]:
+    def aggregate(self, grads: TaskGradients, context: StepContext) -> tuple[None, GradientList]:
         leaks = [self._leaks[slot] for slot in grads.slots]
         columns = zip(*grads.rows, strict=True)
         direction = [self._drop(column, leaks, position) for position, column in enumerate(columns)]
-        if seen.learning:
-            self.counter += seen.present.any(-1)
+        if context.learning:
+            self.counter += context.present.any(-1)
         return None, direction
 
     def _drop(self, column: Sequence[Tensor | None], leaks: Sequence[float], position: int) -> Tensor | None:
+        """Combine the gradients of all tasks on one shared tensor."""
         given = [(grad, leak) for grad, leak in zip(column, leaks, strict=True) if grad is not None]
         if not given:
             return None
@@ -85,9 +137,9 @@ class GradDrop(Aggregation):
         return passed + torch.where(drawn * (up + down) < up, kept_up, kept_down)  # U < P = up / (up + down)
 
     def _draw(self, like: Tensor, position: int) -> Tensor:
-        """Uniform numbers for the gradient at a position of the row: a stream for each replica and position."""
+        """Draw uniform numbers for one shared tensor, from a separate stream for each replica and tensor."""
         count = like.shape[len(self.batch_shape) :].numel()
-        return uniform(self.seed * POSITIONS + position, self.counter, count).view(like.shape)
+        return uniform(self.seed * STREAMS_PER_SEED + position, self.counter, count).view(like.shape)
 
     @torch.no_grad()
     def reset(self) -> None:

@@ -1,50 +1,108 @@
-"""GradNorm: learned weights that let all tasks train at one rate."""
+"""GradNorm: learned weights that let all tasks train at the same rate."""
 
 from collections.abc import Sequence
-from typing import Unpack
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from .._state.adam import InternalAdam
 from ..functional import gradnorm_gradient
+from ..gradients import Passes
 from ..registry import register
-from .base import Aggregation, Options, Seen
+from ..weighting import Weighting
+from ._step import StepContext
+from .base import Aggregation, Heads, Ranks
 
 
 @register(
     "gradnorm",
     paper="Chen et al. 2018",
+    url="https://arxiv.org/abs/1711.02257",
     space="gradient",
     needs=("shared",),
-    summary="learned weights that equalise gradient norms, more for tasks that lag behind",
+    summary="learned weights that equalise gradient norms, with more weight for tasks that lag behind",
 )
 class GradNorm(Aggregation):
     r"""Gradient normalisation (Chen et al., ICML 2018).
 
+    Weights on the losses are learned such that the gradient norms become equal, with larger norms for tasks that train
+    more slowly. Use it when gradient norms and training rates differ between tasks.
+
     .. math:: \min_w \sum_i \bigl| w_i n_i - \mathrm{sg}[\bar n\, r_i^\alpha] \bigr|, \qquad
        r_i = \frac{L_i / L_i(0)}{\operatorname{mean}_j L_j / L_j(0)}
 
-    with :math:`n_i = \|\nabla L_i\|` and :math:`\bar n` the mean of the :math:`w_i n_i`. The derivative in
-    :math:`w_i` is :math:`n_i \operatorname{sign}(\cdot)`, so no second backward is needed. The weights, positive with
-    :math:`\sum_i w_i = T`, multiply the losses, heads included; an Adam of their own moves them. The paper takes norms
-    on the last shared layer: pass its parameters as `shared=`. One popular package has the sign of α wrong.
+    Here :math:`n_i = \|\nabla L_i\|`, and :math:`\bar n` is the mean of the :math:`w_i n_i`. The derivative in
+    :math:`w_i` is :math:`n_i \operatorname{sign}(\cdot)`, so no second backward pass is needed. The weights are
+    positive with :math:`\sum_i w_i = T`, multiply the losses, heads included, and are moved by an internal Adam. The
+    paper computes norms on the last shared layer: pass its parameters as `shared=`. One popular package has the wrong
+    sign of α.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        alpha (float, optional): Strength :math:`\alpha` with which slow tasks are favoured. Default: `1.5`.
+        lr (float, optional): Learning rate of the internal Adam. Default: `0.025`.
+        weighting (Weighting, optional): Loss-space method whose weights multiply the losses before their gradients
+            are compared. `None` weights all losses equally. Default: `None`.
+        heads (str, optional): Gradient of the parameters that are not shared. `"own"` is the gradient of their weighted
+            loss; `"aggregated"` multiplies it by the weight that the method gives the task. Default: `"own"`.
+        passes (str, optional): How task gradients are computed. `"loop"` runs one backward pass per task, `"batched"`
+            one vectorised pass for all; `"auto"` uses a vectorised pass for small shared networks with `features=`,
+            and a loop otherwise. Default: `"auto"`.
+        ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
+            first, `"local"` compares those of each rank. Default: `"exact"`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Attributes:
+        task_weights: The learned weights for the next step.
+
+    Returns:
+        `backward` adds the gradients to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
         >>> w = torch.ones(2, requires_grad=True)
         >>> balancer = GradNorm(2)
         >>> _ = balancer.backward([w[0], 5 * w[1]], shared=[w])
-        >>> [round(x, 3) for x in balancer.task_weights.tolist()]  # less for the longer gradient
+        >>> [round(x, 3) for x in balancer.task_weights.tolist()]  # less weight for the longer gradient
         [1.025, 0.975]
+
+    References:
+        Chen et al., GradNorm: Gradient Normalization for Adaptive Loss Balancing in Deep Multitask Networks.
+        https://arxiv.org/abs/1711.02257
     """
 
     task_weights: Tensor
     first: Tensor
 
     def __init__(
-        self, tasks: int | Sequence[str], *, alpha: float = 1.5, lr: float = 0.025, **options: Unpack[Options]
+        self,
+        tasks: int | Sequence[str],
+        *,
+        alpha: float = 1.5,
+        lr: float = 0.025,
+        weighting: Weighting | None = None,
+        heads: Heads = "own",
+        passes: Passes = "auto",
+        ranks: Ranks = "exact",
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(tasks, **options)
+        super().__init__(
+            tasks,
+            weighting=weighting,
+            heads=heads,
+            passes=passes,
+            ranks=ranks,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
         self.alpha, self.lr = alpha, lr
         self.register_buffer("task_weights", torch.ones(self.shape))
         self.register_buffer("first", torch.full(self.shape, torch.nan))
@@ -53,14 +111,15 @@ class GradNorm(Aggregation):
     def multipliers(self, losses: Tensor, learning: bool) -> Tensor:
         return self.task_weights.clone()
 
-    def solve(self, gram: Tensor, seen: Seen) -> Tensor:
-        if seen.learning:
-            self._learn(gram.diagonal(dim1=-2, dim2=-1).sqrt(), self._counts(gram, seen) & seen.present, seen)
-        return seen.present.to(gram.dtype)
+    def solve(self, gram: Tensor, context: StepContext) -> Tensor:
+        if context.learning:
+            norms = gram.diagonal(dim1=-2, dim2=-1).sqrt()
+            self._update_weights(norms, self._may_update(gram, context) & context.present, context)
+        return context.present.to(gram.dtype)
 
-    def _learn(self, norms: Tensor, due: Tensor, seen: Seen) -> None:
-        losses = seen.losses.to(self.first.dtype)
-        self.first.copy_(torch.where(torch.isnan(self.first) & seen.present & (losses != 0), losses, self.first))
+    def _update_weights(self, norms: Tensor, due: Tensor, context: StepContext) -> None:
+        losses = context.losses.to(self.first.dtype)
+        self.first.copy_(torch.where(torch.isnan(self.first) & context.present & (losses != 0), losses, self.first))
         gradient = gradnorm_gradient(self.task_weights, norms, losses, self.first, alpha=self.alpha)
         self.adam.update(self.task_weights, gradient, due=due, lr=self.lr)
         self.task_weights.clamp_min_(1e-3)

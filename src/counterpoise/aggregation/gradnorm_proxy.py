@@ -1,14 +1,18 @@
-"""GradNormProxy: weights against squared gradient norms, renewed now and then."""
+"""GradNormProxy: weights inverse to the squared gradient norms, updated every few steps."""
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from ..functional import gradnorm_proxy_weights
+from ..gradients import Passes
 from ..registry import register
-from .base import Aggregation, Options, Seen
+from ..weighting import Weighting
+from ._step import StepContext
+from .base import Aggregation, Heads, Ranks
 
 
 @register(
@@ -16,15 +20,42 @@ from .base import Aggregation, Options, Seen
     paper="Subedi 2026, baseline",
     space="gradient",
     needs=("shared",),
-    summary="1/‖g‖², renewed every 100 steps: what norms alone buy, at hardly any cost",
+    summary="1/‖g‖², updated every 100 steps: the effect of gradient norms alone, at little cost",
 )
 class GradNormProxy(Aggregation):
-    r"""The GradNorm baseline of the BPGS paper, which is cruder than GradNorm.
+    r"""Weights inverse to the squared gradient norms (Subedi 2026, baseline).
+
+    This baseline of the BPGS paper is simpler than `GradNorm`. It compares task gradients only in every `every`-th
+    step; all other steps are plain backward passes. Use it to measure the effect of gradient norms alone.
 
     .. math:: w_i = T \frac{1 / e_i}{\sum_j 1 / e_j}, \qquad e_i = \max(\|g_i\|^2, 10^{-4})
 
-    at every `every`-th step, from the task gradients of that step; 1 before the first. The weights multiply the losses,
-    heads included. All other steps are plain backward passes.
+    The weights are 1 before the first update. They multiply the losses, heads included.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        every (int, optional): Number of steps between updates of the weights. Default: `100`.
+        weighting (Weighting, optional): Loss-space method whose weights multiply the losses before their gradients
+            are compared. `None` weights all losses equally. Default: `None`.
+        heads (str, optional): Gradient of the parameters that are not shared. `"own"` is the gradient of their weighted
+            loss; `"aggregated"` multiplies it by the weight that the method gives the task. Default: `"aggregated"`.
+        passes (str, optional): How task gradients are computed. `"loop"` runs one backward pass per task, `"batched"`
+            one vectorised pass for all; `"auto"` uses a vectorised pass for small shared networks with `features=`,
+            and a loop otherwise. Default: `"auto"`.
+        ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
+            first, `"local"` compares those of each rank. Default: `"exact"`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Attributes:
+        task_weights: The current weights.
+
+    Returns:
+        `backward` adds the gradients to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
         >>> w = torch.ones(2, requires_grad=True)
@@ -32,33 +63,58 @@ class GradNormProxy(Aggregation):
         >>> _ = balancer.backward([w[0], 3 * w[1]], shared=[w])
         >>> balancer.weights
         tensor([1.8000, 0.2000])
+
+    References:
+        Subedi, Bounded Precision-Geometry Scaling for Robust Multi-Task Learning under Loss Scale Mismatch, 2026.
+        Authors' code: https://github.com/neryva-lab/spectra
     """
 
     task_weights: Tensor
 
-    def __init__(self, tasks: int | Sequence[str], *, every: int = 100, **options: Unpack[Options]) -> None:
-        options.setdefault("heads", "aggregated")
-        super().__init__(tasks, **options)
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        every: int = 100,
+        weighting: Weighting | None = None,
+        heads: Heads = "aggregated",
+        passes: Passes = "auto",
+        ranks: Ranks = "exact",
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(
+            tasks,
+            weighting=weighting,
+            heads=heads,
+            passes=passes,
+            ranks=ranks,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
         if every < 1:
             raise ValueError(f"every is {every}, expected a number of steps, 1 or more")
         self.every = every
         self.register_buffer("task_weights", torch.ones(self.shape))
         self._steps = 0
 
-    def compares(self, seen: Seen) -> bool:
-        return self._due()
+    def needs_task_gradients(self, context: StepContext) -> bool:
+        return self._is_update_step()
 
     def multipliers(self, losses: Tensor, learning: bool) -> Tensor | None:
         self._steps += learning
-        return None if self._due() else self.task_weights
+        return None if self._is_update_step() else self.task_weights
 
-    def solve(self, gram: Tensor, seen: Seen) -> Tensor:
+    def solve(self, gram: Tensor, context: StepContext) -> Tensor:
         weights = gradnorm_proxy_weights(gram)
-        if seen.learning:
-            self.task_weights.copy_(torch.where(seen.present & self._counts(gram, seen), weights, self.task_weights))
+        if context.learning:
+            due = context.present & self._may_update(gram, context)
+            self.task_weights.copy_(torch.where(due, weights, self.task_weights))
         return weights
 
-    def _due(self) -> bool:
+    def _is_update_step(self) -> bool:
         return self._steps % self.every == 0
 
     def get_extra_state(self) -> dict[str, int]:

@@ -1,41 +1,76 @@
 """GradVac: gradients are turned until they are as similar as they usually are."""
 
 from collections.abc import Sequence
-from typing import Unpack
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from ..functional import gradvac_weights
+from ..gradients import Passes
 from ..registry import register
-from .base import Options, Seen
+from ..weighting import Weighting
+from ._step import StepContext
+from .base import Heads, Ranks
 from .pcgrad import PCGrad
 
 
 @register(
     "gradvac",
     paper="Wang et al. 2021",
+    url="https://arxiv.org/abs/2010.05874",
     space="gradient",
     needs=("shared",),
-    summary="PCGrad with a moving target: keeps gradients as similar as they usually are",
+    summary="PCGrad with an adaptive target: keeps gradients as similar as they usually are",
 )
 class GradVac(PCGrad):
     r"""Gradient vaccine (Wang et al., ICLR 2021).
+
+    Like `PCGrad`, but with an adaptive target: a gradient is changed if its cosine with another one is below the
+    moving average of their cosines. Use it for related tasks, whose gradients should stay similar.
 
     .. math:: \hat g_i \leftarrow \hat g_i + \frac{\|\hat g_i\| (\hat\phi_{ij} \sqrt{1 - \phi_{ij}^2}
        - \phi_{ij} \sqrt{1 - \hat\phi_{ij}^2})}{\|g_j\| \sqrt{1 - \hat\phi_{ij}^2}} g_j
        \quad\text{if } \phi_{ij} < \hat\phi_{ij}
 
-    with :math:`\phi_{ij}` the cosine of :math:`\hat g_i` and :math:`g_j`, after which that cosine is
-    :math:`\hat\phi_{ij}`, a moving average of the cosines seen, 0 at the start. β is 0.01 in the paper, 0.5 in one
-    library.
+    Here :math:`\phi_{ij}` is the cosine of :math:`\hat g_i` and :math:`g_j`, which the change sets to
+    :math:`\hat\phi_{ij}`, the moving average, 0 at the start.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        beta (float, optional): Rate of the moving average, in [0, 1]. The default is the paper's; one library uses
+            0.5. Default: `0.01`.
+        seed (int or sequence of int, optional): Seed of the random stream. With `batch_shape`, one seed per replica;
+            a single seed is incremented from replica to replica. Default: `0`.
+        weighting (Weighting, optional): Loss-space method whose weights multiply the losses before their gradients
+            are compared. `None` weights all losses equally. Default: `None`.
+        heads (str, optional): Gradient of the parameters that are not shared. `"own"` is the gradient of their weighted
+            loss; `"aggregated"` multiplies it by the weight that the method gives the task. Default: `"own"`.
+        passes (str, optional): How task gradients are computed. `"loop"` runs one backward pass per task, `"batched"`
+            one vectorised pass for all; `"auto"` uses a vectorised pass for small shared networks with `features=`,
+            and a loop otherwise. Default: `"auto"`.
+        ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
+            first, `"local"` compares those of each rank. Default: `"exact"`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
         >>> w = torch.zeros(2, requires_grad=True)
         >>> balancer = GradVac(2)
-        >>> _ = balancer.backward([w[0], w[1] - w[0]], shared=[w])  # at first φ̂ = 0: PCGrad
+        >>> _ = balancer.backward([w[0], w[1] - w[0]], shared=[w])  # the first step, with φ̂ = 0, is that of PCGrad
         >>> w.grad
         tensor([0.5000, 1.5000])
+
+    References:
+        Wang et al., Gradient Vaccine: Investigating and Improving Multi-task Optimization in Massively Multilingual
+        Models. https://arxiv.org/abs/2010.05874
     """
 
     phi: Tensor
@@ -46,18 +81,34 @@ class GradVac(PCGrad):
         *,
         beta: float = 0.01,
         seed: int | Sequence[int] = 0,
-        **options: Unpack[Options],
+        weighting: Weighting | None = None,
+        heads: Heads = "own",
+        passes: Passes = "auto",
+        ranks: Ranks = "exact",
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(tasks, seed=seed, **options)
+        super().__init__(
+            tasks,
+            seed=seed,
+            weighting=weighting,
+            heads=heads,
+            passes=passes,
+            ranks=ranks,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
         if not 0 <= beta <= 1:
             raise ValueError(f"beta is {beta}, expected a number in [0, 1]")
         self.beta = beta
         self.register_buffer("phi", torch.zeros(*self.shape, len(self.tasks)))
 
-    def solve(self, gram: Tensor, seen: Seen) -> Tensor:
-        weights, phi = gradvac_weights(gram, self.phi, self._order(seen), beta=self.beta)
-        if seen.learning:
-            self.phi.copy_(torch.where(self._counts(gram, seen).unsqueeze(-1), phi, self.phi))
+    def solve(self, gram: Tensor, context: StepContext) -> Tensor:
+        weights, phi = gradvac_weights(gram, self.phi, self._draw_order(context), beta=self.beta)
+        if context.learning:
+            self.phi.copy_(torch.where(self._may_update(gram, context).unsqueeze(-1), phi, self.phi))
         return weights
 
     @torch.no_grad()

@@ -1,25 +1,54 @@
 """IMTL: the loss balance and the gradient balance together."""
 
 from collections.abc import Sequence
-from typing import Unpack
 
+from torch.distributed import ProcessGroup
+
+from ..gradients import Passes
 from ..registry import register
-from ..weighting import IMTLL
-from .base import Options, weighted_by
+from ..weighting import IMTLL, Weighting
+from .base import Heads, Ranks
 from .imtl_g import IMTLG
 
 
 @register(
     "imtl",
     paper="Liu et al. 2021",
+    url="https://openreview.net/forum?id=IMPnRXEWpvr",
     space="gradient",
     needs=("shared",),
-    summary="IMTL-L and then IMTL-G: heads at one scale, shared parameters at equal projections",
+    summary="IMTL-L, then IMTL-G: heads with losses of one scale, shared parameters with equal projections",
 )
 class IMTL(IMTLG):
-    """Impartial multi-task learning (Liu et al., ICLR 2021): IMTL-L scales the losses, IMTL-G their gradients.
+    r"""Impartial multi-task learning (Liu et al., ICLR 2021).
 
-    The learned scales are parameters of this balancer: give them to the optimiser with `param_groups()`.
+    `IMTLL` scales the losses, then `IMTLG` balances their gradients on the shared parameters. Use it when both the
+    scales of the losses and their gradients need to be balanced.
+
+    .. math:: J = \sum_i e^{s_i} L_i - s_i, \qquad \alpha \propto G^{-1} \sqrt{\operatorname{diag} G}
+
+    The learned scales :math:`s` are parameters of this balancer. Pass them to the optimiser with `param_groups()`.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        weighting (Weighting, optional): Loss-space method whose weights multiply the losses before their gradients
+            are compared. `None` uses `IMTLL`. Default: `None`.
+        heads (str, optional): Gradient of the parameters that are not shared. `"own"` is the gradient of their weighted
+            loss; `"aggregated"` multiplies it by the weight that the method gives the task. Default: `"own"`.
+        passes (str, optional): How task gradients are computed. `"loop"` runs one backward pass per task, `"batched"`
+            one vectorised pass for all; `"auto"` uses a vectorised pass for small shared networks with `features=`,
+            and a loop otherwise. Default: `"auto"`.
+        ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
+            first, `"local"` compares those of each rank. Default: `"exact"`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        `backward` adds the direction to `.grad` and returns the objective of the weighting, detached.
 
     Example:
         >>> IMTL(2)
@@ -27,7 +56,32 @@ class IMTL(IMTLG):
           task_0, task_1
           (weighting): IMTLL(task_0, task_1)
         )
+
+    References:
+        Liu et al., Towards Impartial Multi-Task Learning. https://openreview.net/forum?id=IMPnRXEWpvr
     """
 
-    def __init__(self, tasks: int | Sequence[str], **options: Unpack[Options]) -> None:
-        super().__init__(tasks, **weighted_by(IMTLL, tasks, options))
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        weighting: Weighting | None = None,
+        heads: Heads = "own",
+        passes: Passes = "auto",
+        ranks: Ranks = "exact",
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        if weighting is None:
+            weighting = IMTLL(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
+        super().__init__(
+            tasks,
+            weighting=weighting,
+            heads=heads,
+            passes=passes,
+            ranks=ranks,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )

@@ -1,26 +1,56 @@
-"""IMTL-G: equal projections on every task gradient."""
+"""IMTL-G: equal projections onto every task gradient."""
+
+from collections.abc import Sequence
 
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from ..functional import imtl_g_weights
+from ..gradients import Passes
 from ..registry import register
-from .base import Aggregation, Seen
+from ..weighting import Weighting
+from ._step import StepContext
+from .base import Aggregation, Heads, Ranks
 
 
 @register(
     "imtl-g",
     paper="Liu et al. 2021",
+    url="https://openreview.net/forum?id=IMPnRXEWpvr",
     space="gradient",
     needs=("shared",),
-    summary="equal projections on all gradients, in closed form: tasks that should move together",
+    summary="equal projections onto all gradients, in closed form: for tasks that should progress together",
 )
 class IMTLG(Aggregation):
-    r"""The gradient balance of impartial multi-task learning (Liu et al., ICLR 2021).
+    r"""Gradient balance of impartial multi-task learning (Liu et al., ICLR 2021).
+
+    The direction has the same projection onto every normalised gradient :math:`g_i / \|g_i\|`. Use it for tasks that
+    should progress together.
 
     .. math:: \alpha \propto G^{-1} \sqrt{\operatorname{diag} G}, \qquad \textstyle\sum_i \alpha_i = 1
 
-    so that the direction has the same projection on every :math:`g_i / \|g_i\|`. What happens where the sum is not
-    positive is said in `counterpoise.functional.imtl_g`.
+    `counterpoise.functional.imtl_g` documents the fallback where the sum is not positive.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        weighting (Weighting, optional): Loss-space method whose weights multiply the losses before their gradients
+            are compared. `None` weights all losses equally. Default: `None`.
+        heads (str, optional): Gradient of the parameters that are not shared. `"own"` is the gradient of their weighted
+            loss; `"aggregated"` multiplies it by the weight that the method gives the task. Default: `"own"`.
+        passes (str, optional): How task gradients are computed. `"loop"` runs one backward pass per task, `"batched"`
+            one vectorised pass for all; `"auto"` uses a vectorised pass for small shared networks with `features=`,
+            and a loop otherwise. Default: `"auto"`.
+        ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
+            first, `"local"` compares those of each rank. Default: `"exact"`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
         >>> w = torch.zeros(2, requires_grad=True)
@@ -28,7 +58,33 @@ class IMTLG(Aggregation):
         >>> _ = balancer.backward([w[0], 3 * w[1]], shared=[w])
         >>> w.grad
         tensor([0.7500, 0.7500])
+
+    References:
+        Liu et al., Towards Impartial Multi-Task Learning. https://openreview.net/forum?id=IMPnRXEWpvr
     """
 
-    def solve(self, gram: Tensor, seen: Seen) -> Tensor:
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        weighting: Weighting | None = None,
+        heads: Heads = "own",
+        passes: Passes = "auto",
+        ranks: Ranks = "exact",
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(
+            tasks,
+            weighting=weighting,
+            heads=heads,
+            passes=passes,
+            ranks=ranks,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
+
+    def solve(self, gram: Tensor, context: StepContext) -> Tensor:
         return imtl_g_weights(gram)

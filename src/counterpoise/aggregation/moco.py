@@ -1,34 +1,69 @@
-"""MoCo: averaged gradients and averaged weights against the bias of stochastic MGDA."""
+"""MoCo: running gradients and running weights against the bias of stochastic MGDA."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from .. import gradients
 from .._state.float32 import state_dtype
-from ..gradients import GradientList, TaskGradients
+from ..gradients import GradientList, Passes, TaskGradients
 from ..registry import register
-from ._running_mean import Memory
-from .base import Aggregation, Options, Seen
+from ..weighting import Weighting
+from ._gradient_memory import GradientMemory
+from ._step import StepContext
+from .base import Aggregation, Heads, Ranks
 
 
 @register(
     "moco",
     paper="Fernando et al. 2023",
+    url="https://arxiv.org/abs/2210.12624",
     space="gradient",
     needs=("shared",),
-    summary="MGDA on running means of the gradients, against its bias on small batches (memory: T × shared)",
+    summary="MGDA on running means of the gradients: less bias on small batches (memory: T × shared)",
 )
 class MoCo(Aggregation):
     r"""Multi-objective gradient correction (Fernando et al., ICLR 2023).
+
+    This is MGDA on running means of the task gradients, which reduces its bias on small batches. It stores one
+    gradient per task.
 
     .. math:: y_i \leftarrow y_i - \tfrac{\beta}{\sqrt k}\Bigl(y_i - \frac{L_i}{\|g_i\|} g_i\Bigr), \qquad
        \lambda \leftarrow \operatorname{softmax}\bigl(\lambda
        - \tfrac{\gamma}{\sqrt k} (Y Y^\top + \rho I)\lambda\bigr), \qquad d = Y^\top \lambda
 
-    in step k, as the authors' code has it. The direction is made of past gradients, so `weights` is None.
+    Here k is the number of the step; the rule is that of the authors' code. The direction contains gradients of earlier
+    steps, so `weights` is None.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        beta (float, optional): Rate :math:`\beta` of the running gradients. Default: `0.5`.
+        gamma (float, optional): Step size :math:`\gamma` of the weights. Default: `0.1`.
+        rho (float, optional): Regularisation :math:`\rho` of the weights. Default: `0.0`.
+        weighting (Weighting, optional): Loss-space method whose weights multiply the losses before their gradients
+            are compared. `None` weights all losses equally. Default: `None`.
+        heads (str, optional): Gradient of the parameters that are not shared. `"own"` is the gradient of their weighted
+            loss; `"aggregated"` multiplies it by the weight that the method gives the task. Default: `"own"`.
+        passes (str, optional): How task gradients are computed. `"loop"` runs one backward pass per task, `"batched"`
+            one vectorised pass for all; `"auto"` uses a vectorised pass for small shared networks with `features=`,
+            and a loop otherwise. Default: `"auto"`.
+        ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
+            first, `"local"` compares those of each rank. Default: `"exact"`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Attributes:
+        lam: The current weights :math:`\lambda`.
+
+    Returns:
+        `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
         >>> w = torch.ones(2, requires_grad=True)
@@ -36,9 +71,13 @@ class MoCo(Aggregation):
         >>> _ = balancer.backward([w[0], 5 * w[1]], shared=[w])
         >>> [round(x, 3) for x in balancer.lam.tolist()]
         [0.574, 0.426]
+
+    References:
+        Fernando et al., Mitigating Gradient Bias in Multi-objective Learning: A Provably Convergent Stochastic
+        Approach. https://arxiv.org/abs/2210.12624
     """
 
-    shards: ClassVar[bool] = False
+    supports_sharding: ClassVar[bool] = False
     lam: Tensor
     step: Tensor
 
@@ -49,32 +88,52 @@ class MoCo(Aggregation):
         beta: float = 0.5,
         gamma: float = 0.1,
         rho: float = 0.0,
-        **options: Unpack[Options],
+        weighting: Weighting | None = None,
+        heads: Heads = "own",
+        passes: Passes = "auto",
+        ranks: Ranks = "exact",
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(tasks, **options)
+        super().__init__(
+            tasks,
+            weighting=weighting,
+            heads=heads,
+            passes=passes,
+            ranks=ranks,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
         self.beta, self.gamma, self.rho = beta, gamma, rho
-        self.memory = Memory()
+        self.memory = GradientMemory()
         self.register_buffer("lam", torch.full(self.shape, 1 / len(self.tasks), dtype=state_dtype()))
         self.register_buffer("step", torch.zeros(self.batch_shape))
 
-    def aggregate(self, grads: TaskGradients, seen: Seen) -> tuple[None, GradientList]:
-        squares = self._squares(grads, seen)
-        norms, sound = squares.sqrt(), self._sound(squares, seen)
-        there = seen.present & (norms > 0)  # a task without a gradient keeps its mean
-        unscale = 1.0 if seen.scale is None else 1 / seen.scale
-        losses = (seen.losses * seen.weights).to(norms.dtype)
-        factors = torch.where(there, losses / norms, 0.0) * unscale
+    def aggregate(self, grads: TaskGradients, context: StepContext) -> tuple[None, GradientList]:
+        squares = self._squared_norms(grads, context)
+        norms, finite = squares.sqrt(), self._all_finite(squares, context)
+        measured = context.present & (norms > 0)  # a task without a gradient keeps its mean
+        losses = (context.losses * context.weights).to(norms.dtype)
         root = (self.step + 1).sqrt().unsqueeze(-1)
-        rows = self.memory.follow(grads, factors, there * (self.beta / root), sound, seen.learning)
-        products = self._summed(gradients.gram_matrix(rows, len(self.batch_shape)), grads).to(self.lam.dtype)
+        rows = self.memory.update_means(
+            grads,
+            factors=torch.where(measured, losses / norms, 0.0) * context.inverse_scale,
+            rates=measured * (self.beta / root),
+            finite=finite,
+            learning=context.learning,
+        )
+        products = self._sum_over_ranks(gradients.gram_matrix(rows, len(self.batch_shape)), grads).to(self.lam.dtype)
         change = (products @ self.lam.unsqueeze(-1)).squeeze(-1) + self.rho * self.lam
         lam = torch.softmax(self.lam - self.gamma / root * change, -1)
-        some = seen.present.any(-1, keepdim=True)
-        if seen.learning:
-            self.lam.copy_(torch.where(sound & some, lam, self.lam))
-            self.step.add_((sound & some)[..., 0])
-        lam = torch.where(sound, lam, self._spoilt(seen)) * some  # a batch without labels moves nothing
-        direction = gradients.combine(rows, lam if seen.scale is None else lam * seen.scale)
+        any_present = context.present.any(-1, keepdim=True)
+        if context.learning:
+            self.lam.copy_(torch.where(finite & any_present, lam, self.lam))
+            self.step.add_((finite & any_present)[..., 0])
+        # A batch without labels gives a zero direction, although the running gradients are not zero.
+        lam = torch.where(finite, lam, self._invalid_weight(context)) * any_present
+        direction = gradients.combine(rows, lam if context.scale is None else lam * context.scale)
         return None, gradients.cast_like(grads.targets, direction)
 
     @torch.no_grad()

@@ -1,31 +1,60 @@
 """Nash-MTL: the bargaining solution."""
 
 from collections.abc import Sequence
-from typing import Unpack
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from ..functional import nash_weights
+from ..gradients import Passes
 from ..registry import register
-from .base import Aggregation, Options, Seen
+from ..weighting import Weighting
+from ._step import StepContext
+from .base import Aggregation, Heads, Ranks
 
 
 @register(
     "nash-mtl",
     paper="Navon et al. 2022",
+    url="https://arxiv.org/abs/2202.01017",
     space="gradient",
     needs=("shared",),
-    summary="bargaining solution: equal relative gains, whatever the scales of the losses",
+    summary="bargaining solution: equal relative gains, invariant to the scales of the losses",
 )
 class NashMTL(Aggregation):
     r"""Multi-task learning as a bargaining game (Navon et al., ICML 2022).
 
+    All tasks gain equally in relative terms, whatever the scales of their losses. Use it when gradients conflict and
+    their norms differ.
+
     .. math:: \alpha_i (G \alpha)_i = 1 \quad\text{for all } i
 
-    The direction has length √T then; `max_norm` shortens it where it is longer (None: never). The fixed point is
-    solved exactly, not by a sequence of convex programs; where none exists (opposite gradients, Pareto stationarity)
-    the weights are MGDA's: see `counterpoise.functional.nash`.
+    The direction then has length √T, before `max_norm` is applied. The fixed point is computed exactly instead of by
+    a sequence of convex programs. Where none exists (opposite gradients, Pareto stationarity) the weights are those of
+    MGDA; see `counterpoise.functional.nash`.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        max_norm (float, optional): Maximum norm of the direction. `None` means no limit. Default: `1.0`.
+        weighting (Weighting, optional): Loss-space method whose weights multiply the losses before their gradients
+            are compared. `None` weights all losses equally. Default: `None`.
+        heads (str, optional): Gradient of the parameters that are not shared. `"own"` is the gradient of their weighted
+            loss; `"aggregated"` multiplies it by the weight that the method gives the task. Default: `"own"`.
+        passes (str, optional): How task gradients are computed. `"loop"` runs one backward pass per task, `"batched"`
+            one vectorised pass for all; `"auto"` uses a vectorised pass for small shared networks with `features=`,
+            and a loop otherwise. Default: `"auto"`.
+        ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
+            first, `"local"` compares those of each rank. Default: `"exact"`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
         >>> w = torch.zeros(2, requires_grad=True)
@@ -33,19 +62,43 @@ class NashMTL(Aggregation):
         >>> _ = balancer.backward([w[0], 1000 * w[1]], shared=[w])
         >>> w.grad
         tensor([1., 1.])
+
+    References:
+        Navon et al., Multi-Task Learning as a Bargaining Game. https://arxiv.org/abs/2202.01017
     """
 
-    def __init__(self, tasks: int | Sequence[str], *, max_norm: float | None = 1.0, **options: Unpack[Options]) -> None:
-        super().__init__(tasks, **options)
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        max_norm: float | None = 1.0,
+        weighting: Weighting | None = None,
+        heads: Heads = "own",
+        passes: Passes = "auto",
+        ranks: Ranks = "exact",
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(
+            tasks,
+            weighting=weighting,
+            heads=heads,
+            passes=passes,
+            ranks=ranks,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
         if max_norm is not None and not max_norm > 0:
             raise ValueError(f"max_norm is {max_norm}, expected a positive number or None")
         self.max_norm = max_norm
 
-    def solve(self, gram: Tensor, seen: Seen) -> Tensor:
+    def solve(self, gram: Tensor, context: StepContext) -> Tensor:
         weights = nash_weights(gram)
         if self.max_norm is None:
             return weights
-        # ‖Σ α_i g_i‖² = αᵀGα, where an absent task has weight 0 and a row that may be NaN.
+        # ‖Σ α_i g_i‖² = αᵀGα. An absent task has weight 0, and its row may be NaN.
         products = torch.where(weights != 0, (gram.nan_to_num(0.0) @ weights.unsqueeze(-1)).squeeze(-1), 0.0)
         length = (weights * products).sum(-1, keepdim=True).clamp_min(0.0).sqrt()
         return weights * (self.max_norm / length.clamp_min(1e-30)).clamp_max(1.0)

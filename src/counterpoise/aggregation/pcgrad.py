@@ -1,33 +1,64 @@
-"""PCGrad: conflicting gradients lose what conflicts."""
+"""PCGrad: each gradient is projected off the gradients it conflicts with."""
 
 from collections.abc import Sequence
-from typing import Unpack
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from .._state.seeds import replica_seeds
 from ..functional import pcgrad_weights, uniform
+from ..gradients import Passes
 from ..registry import register
-from .base import Aggregation, Options, Seen
+from ..weighting import Weighting
+from ._step import StepContext
+from .base import Aggregation, Heads, Ranks
 
 
 @register(
     "pcgrad",
     paper="Yu et al. 2020",
+    url="https://arxiv.org/abs/2001.06782",
     space="gradient",
     needs=("shared",),
-    summary="projects each gradient off those it conflicts with: conflict, at similar scales",
+    summary="projects each gradient off those it conflicts with: for conflicting tasks of similar scale",
 )
 class PCGrad(Aggregation):
     r"""Projecting conflicting gradients (Yu et al., NeurIPS 2020).
 
+    Each gradient loses its component along the gradients that it conflicts with. Use it for conflicting tasks of
+    similar scale; combine it with a `weighting` if the scales differ.
+
     .. math:: \hat g_i \leftarrow \hat g_i - \frac{\hat g_i \cdot g_j}{\|g_j\|^2} g_j
        \quad\text{if } \hat g_i \cdot g_j < 0
 
-    for each i, starting from :math:`g_i`, over the other tasks j in random order; the direction is the **sum** of the
-    :math:`\hat g_i`. Orders come from the stream of `seed`: the same on every device and rank, and across a checkpoint.
-    Everything happens on the Gram matrix. The paper's code sums; one popular port averages.
+    For each i this starts from :math:`g_i` and visits the other tasks j in random order. The direction is the **sum**
+    of the :math:`\hat g_i`, as in the paper's code; one popular port averages them. Everything is computed from the
+    Gram matrix. The orders depend on `seed` and a step counter alone: they are the same on every device and rank, and
+    continue after a checkpoint is loaded.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        seed (int or sequence of int, optional): Seed of the random stream. With `batch_shape`, one seed per replica;
+            a single seed is incremented from replica to replica. Default: `0`.
+        weighting (Weighting, optional): Loss-space method whose weights multiply the losses before their gradients
+            are compared. `None` weights all losses equally. Default: `None`.
+        heads (str, optional): Gradient of the parameters that are not shared. `"own"` is the gradient of their weighted
+            loss; `"aggregated"` multiplies it by the weight that the method gives the task. Default: `"own"`.
+        passes (str, optional): How task gradients are computed. `"loop"` runs one backward pass per task, `"batched"`
+            one vectorised pass for all; `"auto"` uses a vectorised pass for small shared networks with `features=`,
+            and a loop otherwise. Default: `"auto"`.
+        ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
+            first, `"local"` compares those of each rank. Default: `"exact"`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
         >>> w = torch.zeros(2, requires_grad=True)
@@ -35,27 +66,49 @@ class PCGrad(Aggregation):
         >>> _ = balancer.backward([w[0], w[1] - w[0]], shared=[w])  # gradients (1, 0) and (−1, 1)
         >>> w.grad
         tensor([0.5000, 1.5000])
+
+    References:
+        Yu et al., Gradient Surgery for Multi-Task Learning. https://arxiv.org/abs/2001.06782
     """
 
     seed: Tensor
     counter: Tensor
 
     def __init__(
-        self, tasks: int | Sequence[str], *, seed: int | Sequence[int] = 0, **options: Unpack[Options]
+        self,
+        tasks: int | Sequence[str],
+        *,
+        seed: int | Sequence[int] = 0,
+        weighting: Weighting | None = None,
+        heads: Heads = "own",
+        passes: Passes = "auto",
+        ranks: Ranks = "exact",
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(tasks, **options)
+        super().__init__(
+            tasks,
+            weighting=weighting,
+            heads=heads,
+            passes=passes,
+            ranks=ranks,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
         self.register_buffer("seed", replica_seeds(seed, self.batch_shape))
         self.register_buffer("counter", torch.zeros(self.batch_shape, dtype=torch.long))
 
-    def solve(self, gram: Tensor, seen: Seen) -> Tensor:
-        return pcgrad_weights(gram, self._order(seen))
+    def solve(self, gram: Tensor, context: StepContext) -> Tensor:
+        return pcgrad_weights(gram, self._draw_order(context))
 
-    def _order(self, seen: Seen) -> Tensor:
-        """For each task, the order in which it meets the others."""
+    def _draw_order(self, context: StepContext) -> Tensor:
+        """Return the order in which each task visits the others, (…, T, T)."""
         tasks = len(self.tasks)
         draws = uniform(self.seed, self.counter, tasks * tasks).view(*self.batch_shape, tasks, tasks)
-        if seen.learning:
-            self.counter += seen.present.any(-1)
+        if context.learning:
+            self.counter += context.present.any(-1)
         return draws.argsort(-1)
 
     @torch.no_grad()

@@ -6,14 +6,7 @@ import torch
 from torch import Tensor
 
 from ..functional import Step
-
-
-def clamp_to_dtype(gradient: Tensor, dtype: torch.dtype) -> Tensor:
-    """Cast a gradient, clamping it to the range of `dtype`: an infinity would spoil the optimiser's averages."""
-    if gradient.dtype == dtype:
-        return gradient
-    limit = torch.finfo(dtype).max
-    return (gradient.clamp(-limit, limit) if limit < torch.finfo(gradient.dtype).max else gradient).to(dtype)
+from ..functional._masking import clamp_to_dtype
 
 
 class Objective(torch.autograd.Function):
@@ -38,7 +31,7 @@ class Objective(torch.autograd.Function):
         that get no gradient."""
         # These are constants, not inputs or outputs: plain attributes are cheaper and need no version check.
         ctx.weights, ctx.gradient = step.weights, step.gradient
-        if learned is not None and step.gradient is not None:
+        if learned is not None and step.gradient is not None and step.gradient.dtype != learned.dtype:
             ctx.gradient = clamp_to_dtype(step.gradient, learned.dtype)
         ctx.linear, ctx.slots, ctx.cut = linear, slots, cut
         # The compiler of torch 2.4 cannot trace a function that returns one of its arguments.

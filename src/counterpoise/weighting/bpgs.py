@@ -138,7 +138,7 @@ class BPGS(Weighting):
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         calibrate = self.calibrate and learning
         default_form = self.chart == "batch" and self.split and self.normalise
-        fused = kernels.bpgs(losses) if default_form else None
+        fused = kernels.select_bpgs_kernel(losses) if default_form else None
         if fused is not None:
             step, inputs = fused(
                 losses, self.theta, self.calibrated, calibrate=calibrate, theta_gain=self.theta_gain, **self.anchor

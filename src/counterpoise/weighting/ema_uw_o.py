@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from ..functional import Step, uw_o
-from ..functional._masking import result_dtype
+from ..functional._masking import output_dtype
 from ..registry import register
 from .base import Weighting
 
@@ -61,7 +61,7 @@ class EMAUWO(Weighting):
         self.register_buffer("average", torch.full(self.shape, torch.nan))
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
-        current = losses.to(result_dtype(losses))
+        current = losses.to(output_dtype(losses))
         moved = torch.where(
             torch.isnan(self.average), current, torch.lerp(current, self.average.to(current), self.beta)
         )

@@ -1,0 +1,53 @@
+"""Task gradients in a process group: every rank takes part in the gradient of every task."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from .. import distributed
+from ..gradients import ComparisonTargets, GradientList, TaskGradients, TaskRoot, is_sharded
+
+
+def add_missing_roots(roots: Sequence[TaskRoot], tasks: int) -> list[TaskRoot]:
+    """Return one root per task, with zero gradients for the tasks that this rank does not have.
+
+    Backward passes through sharded parameters (FSDP) are collective, so each rank must run the same number.
+    """
+    by_slot = {root.slot: root for root in roots}
+    spare = roots[0]
+    zeros = torch.zeros_like(spare.grad)
+    return [by_slot.get(slot, TaskRoot(slot, spare.loss, zeros)) for slot in range(tasks)]
+
+
+def average_over_ranks(
+    grads: TaskGradients, targets: ComparisonTargets, tasks: int, group: ProcessGroup | None
+) -> TaskGradients:
+    """Return the gradients of all tasks, averaged over ranks. A task that this rank does not have counts as zero.
+
+    Gradients at features stay local: the batch of all ranks consists of the features of each, and each contributes
+    1/world_size of the mean loss.
+    """
+    index = {slot: row for row, slot in enumerate(grads.slots)}
+    rows: list[GradientList] = []
+    other_rows: list[GradientList] = []
+    for slot in range(tasks):
+        row = grads.rows[index[slot]] if slot in index else [None] * len(targets.targets)
+        rows.append(
+            _fill(row, targets.targets) if targets.at_features else fill_and_average(row, targets.targets, group)
+        )
+        other_rows.append(grads.other_rows[index[slot]] if slot in index else [None] * len(grads.leaves))
+    partial = distributed.world_size(group) ** -2 if targets.at_features else grads.partial
+    return grads._replace(slots=tuple(range(tasks)), rows=rows, other_rows=other_rows, partial=partial, stacks=None)
+
+
+def fill_and_average(row: GradientList, targets: Sequence[Tensor], group: ProcessGroup | None) -> GradientList:
+    """Replace missing gradients by zeros and average over ranks. FSDP has averaged sharded gradients already."""
+    filled = _fill(row, targets)
+    distributed.average_tensors([grad for grad in filled if not is_sharded(grad)], group)
+    return [*filled]
+
+
+def _fill(row: GradientList, targets: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.zeros_like(target) if grad is None else grad for grad, target in zip(row, targets, strict=True)]
