@@ -1,7 +1,4 @@
-"""Runs that nobody trained: histories and results such as trainers leave, made up from a run's key.
-
-For looking at reports, and for measuring how long they take.
-"""
+"""Random histories and results in the format of the trainers, for tests and benchmarks of reports."""
 
 from typing import Any
 
@@ -17,15 +14,15 @@ METRICS = {
 
 
 def fake_run(run: Run, tasks: tuple[str, ...], epochs: int = 4) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """A history and a result."""
-    draw = np.random.default_rng(int(run.key[:8], 16))
-    level, history = draw.normal(0.6, 0.02), []
+    """Return a history and a result, drawn from a stream that is seeded by the key of the run."""
+    rng = np.random.default_rng(int(run.key[:8], 16))
+    level, history = rng.normal(0.6, 0.02), []
     for epoch in range(1, epochs + 1):
-        z = draw.uniform(-0.9, 0.9, len(tasks))
+        z = rng.uniform(-0.9, 0.9, len(tasks))
         chart = {"z_over_tau": z.tolist(), "theta": (2 * np.arctanh(z)).tolist(), "mu": 0.0, "std": 1.0}
         row: dict[str, Any] = {"epoch": epoch, "macro": level, "worst": level - 0.2, "monitor": -level}
-        row |= {"loss": [1.0] * len(tasks), "weight": draw.dirichlet([3.0] * len(tasks)).tolist()}
-        row |= {"metrics": {name: value * draw.normal(1, 0.05) for name, value in METRICS.items()}}
+        row |= {"loss": [1.0] * len(tasks), "weight": rng.dirichlet([3.0] * len(tasks)).tolist()}
+        row |= {"metrics": {name: value * rng.normal(1, 0.05) for name, value in METRICS.items()}}
         history.append(row | {"chart": chart if run.recipe.name == "bpgs" else {}})
     last = history[-1]
     result = {name: last[name] for name in ("macro", "worst", "metrics", "chart")}

@@ -1,4 +1,4 @@
-"""The stated toy run: two linear regressions on shared features, 200 steps, one loss 100 times the other."""
+"""A toy problem: two regressions on shared features, one loss 100 times the other, trained for 200 steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +12,7 @@ STEPS, EPOCH = 200, 20
 
 
 def problem() -> tuple[nn.Module, Tensor, Tensor]:
+    """Return the network, the inputs and the targets."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(128, 8, generator=generator)
     y = torch.tanh(x @ torch.randn(8, 2, generator=generator)) * torch.tensor([1.0, 10.0])
@@ -20,18 +21,21 @@ def problem() -> tuple[nn.Module, Tensor, Tensor]:
 
 
 def extra_arguments(method: cp.Method, losses: Tensor, again: Callable[[], Tensor] | None = None) -> dict[str, Any]:
-    """What a method needs beyond losses and shared parameters; `again` computes the losses of the batch anew."""
-    found: dict[str, Any] = {"kpis": 1 / (1 + losses.detach())} if "kpis" in method.needs else {}
-    return found | {need: again for need in ("validation", "training") if need in method.needs}
+    """Return the arguments of `backward` that a method needs besides losses and shared parameters.
+
+    `again` recomputes the losses of the batch.
+    """
+    arguments: dict[str, Any] = {"kpis": 1 / (1 + losses.detach())} if "kpis" in method.needs else {}
+    return arguments | {need: again for need in ("validation", "training") if need in method.needs}
 
 
 def shared(model: nn.Module, method: cp.Method) -> list[nn.Parameter]:
-    """The hidden layer; for a method that takes virtual steps, everything that moves."""
+    """Return the shared parameters: the hidden layer, or all parameters for a method that takes virtual steps."""
     return list((model if "validation" in method.needs else model[0]).parameters())  # type: ignore[index]
 
 
 def train(name: str, steps: int = STEPS, **options: Any) -> tuple[Tensor, Tensor]:
-    """Losses before and after training with a method, through `backward`."""
+    """Train with a method through `backward`, and return the losses before and after."""
     model, x, y = problem()
     method = cp.describe(name)
     balancer = cp.make(name, ["small", "large"], **options)

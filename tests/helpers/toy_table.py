@@ -1,4 +1,4 @@
-"""A small data set in the layout of the real ones: numeric and nominal features, missing cells, targets last."""
+"""A small tabular data set in the format of the real ones: numeric and nominal features, missing cells, targets."""
 
 import gzip
 from dataclasses import replace
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from counterpoise.lab.data import CATALOGUE, arff
-from counterpoise.lab.data.tabular import Catalogued, content_digest
+from counterpoise.lab.data.tabular import CatalogueEntry, content_digest
 from counterpoise.lab.engine.tabular import TabularWorkload
-from counterpoise.lab.engine.workload import WORKLOADS
+from counterpoise.lab.engine.workloads import WORKLOADS
 
 ROWS, NUMERIC, TARGETS = (40, 20), 3, 3
 HEADER = """% a comment
@@ -24,10 +24,11 @@ HEADER = """% a comment
 
 
 def text(kind: str = "squared", rows: int = sum(ROWS), seed: int = 0) -> str:
-    draw = np.random.default_rng(seed)
-    x = draw.normal(size=(rows, NUMERIC))
-    colours = draw.integers(3, size=rows)
-    y = x @ draw.normal(size=(NUMERIC, TARGETS)) * [1.0, 10.0, 0.1] + colours[:, None]
+    """Return the data set as ARFF text."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, NUMERIC))
+    colours = rng.integers(3, size=rows)
+    y = x @ rng.normal(size=(NUMERIC, TARGETS)) * [1.0, 10.0, 0.1] + colours[:, None]
     lines = [HEADER]
     for k in range(TARGETS):
         lines.append(f"@attribute target{k} {'{0,1}' if kind == 'binary' else 'numeric'}\n")
@@ -42,14 +43,16 @@ def text(kind: str = "squared", rows: int = sum(ROWS), seed: int = 0) -> str:
     return "".join(lines)
 
 
-def entry(content: str, kind: str = "squared", **changes: object) -> Catalogued:
+def entry(content: str, kind: str = "squared", **changes: object) -> CatalogueEntry:
+    """Return the catalogue entry of the data set."""
     table = arff.parse(content.encode(), Path("toy.arff"))
-    made = Catalogued("toy", "toy", ROWS, 7, TARGETS, content_digest(table.values), kind, "toy")  # type: ignore[arg-type]
-    return replace(made, **changes)  # type: ignore[arg-type]
+    digest = content_digest(table.values)
+    original = CatalogueEntry("toy", "toy", ROWS, 7, TARGETS, digest, kind, "toy")  # type: ignore[arg-type]
+    return replace(original, **changes)  # type: ignore[arg-type]
 
 
 def install(folder: Path, patch: pytest.MonkeyPatch, kind: str = "squared", **changes: object) -> Path:
-    """Writes the data set, gzipped, and enters it into the catalogue; its file."""
+    """Write the data set as a gzipped file, add it to the catalogue, and return the path of the file."""
     content = text(kind)
     path = folder / "toy" / "toy.arff.gz"
     path.parent.mkdir(parents=True)

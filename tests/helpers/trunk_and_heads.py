@@ -1,4 +1,4 @@
-"""A trunk with three heads, and what a test of task gradients asks of it."""
+"""A small network with a shared trunk and three heads, for tests of task gradients."""
 
 import torch
 from torch import Tensor, nn
@@ -32,13 +32,14 @@ def batch(seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Te
 
 
 def jacobian(net: Net, losses: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Each task's gradient on the trunk, one vector each, from nothing but autograd.grad."""
+    """Return the gradient of each task with respect to the trunk, computed by autograd.grad, as one vector."""
     trunk = list(net.trunk.parameters())
     grads = {t: torch.autograd.grad(loss, trunk, retain_graph=True) for t, loss in losses.items()}
     return {t: torch.cat([g.flatten() for g in row]) for t, row in grads.items()}
 
 
 def flat(net: Net) -> Tensor:
+    """Return the gradient of the trunk as one vector."""
     return torch.cat([p.grad.flatten() for p in net.trunk.parameters() if p.grad is not None])
 
 

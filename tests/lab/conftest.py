@@ -1,4 +1,4 @@
-"""One thread, and double precision where chance would decide."""
+"""Fixtures that make training reproducible: one thread, and double precision on request."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,11 @@ def _one_thread() -> None:
 
 @pytest.fixture
 def double() -> Iterator[None]:
-    """Adam makes a whole step of a gradient that is nearly 0, and pooling a choice between equals: chance in single."""
+    """Set the default dtype to float64.
+
+    In single precision, rounding errors decide the direction of Adam's steps for gradients near 0, and which of two
+    nearly equal values max-pooling selects.
+    """
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)

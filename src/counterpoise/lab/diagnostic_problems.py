@@ -1,4 +1,4 @@
-"""Problems whose ailment is known: what the doctor for losses is calibrated and tested on."""
+"""Small problems with a known diagnosis, on which `counterpoise.diagnose` is calibrated and tested."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,49 +9,50 @@ from torch import Tensor, nn
 import counterpoise as cp
 
 from .engine import Run, recipe, spec
-from .engine.workload import SyntheticWorkload
-from .studies.base import AUTHORS
+from .engine.synthetic import SyntheticWorkload
+from .studies.base import SYNTHETIC_SCHEDULE
 
-Losses = Callable[[], Tensor]
+LossFunction = Callable[[], Tensor]
 
 
 @dataclass
 class DiagnosticProblem:
-    """Losses (T,) of one batch after another, and what the tasks share."""
+    """A training problem: for each batch a function that computes the losses (T,), and the parameters."""
 
-    batches: Iterator[Losses]
+    batches: Iterator[LossFunction]
     parameters: list[nn.Parameter]
     shared: list[nn.Parameter]
 
 
-def synthetic(problem: str, seed: int, **options: object) -> DiagnosticProblem:
-    """A problem of the synthetic studies, trained on for ever."""
-    run = Run("doctor", spec(problem, **options), spec("mlp", hidden=64), recipe("static"), seed, AUTHORS, "cpu")
-    work = SyntheticWorkload([run])
+def synthetic_problem(problem: str, seed: int, **options: object) -> DiagnosticProblem:
+    """Return a problem of the synthetic studies with an endless sequence of batches."""
+    data, model = spec(problem, **options), spec("mlp", hidden=64)
+    run = Run("doctor", data, model, recipe("static"), seed, SYNTHETIC_SCHEDULE, "cpu")
+    workload = SyntheticWorkload([run])
 
-    def batches() -> Iterator[Losses]:
+    def batches() -> Iterator[LossFunction]:
         while True:
-            for batch in work.batches():
-                yield lambda batch=batch: work.losses(batch)[0]  # type: ignore[misc]
+            for batch in workload.batches():
+                yield lambda batch=batch: workload.losses(batch)[0]  # type: ignore[misc]
 
-    return DiagnosticProblem(batches(), list(work.model.parameters()), work.model.trunk_parameters())
+    return DiagnosticProblem(batches(), list(workload.model.parameters()), workload.model.trunk_parameters())
 
 
 def opposed_tasks(seed: int, factors: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)) -> DiagnosticProblem:
-    """Four tasks with one head between them that want opposite signs: nobody can have what the others have.
+    """Return four tasks that share one head and have targets of opposite signs, so that their gradients conflict.
 
-    With a head for each task nothing would oppose: a linear head absorbs a sign. That is why the paper's "conflict"
-    regime is none for the gradients.
+    With one head per task there would be no conflict, because a linear head absorbs a sign. For the same reason the
+    gradients of the paper's "conflict" regime do not conflict.
     """
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(1024, 16, generator=generator)
-    wish = torch.tanh(x @ torch.randn(16, 1, generator=generator) / 4)
-    y = wish * torch.tensor([1.0, -1.0, 1.0, -1.0]) + 0.1 * torch.randn(1024, 4, generator=generator)
+    target = torch.tanh(x @ torch.randn(16, 1, generator=generator) / 4)
+    y = target * torch.tensor([1.0, -1.0, 1.0, -1.0]) + 0.1 * torch.randn(1024, 4, generator=generator)
     torch.manual_seed(seed)
     network = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 1))
     scale = torch.tensor(factors)
 
-    def batches() -> Iterator[Losses]:
+    def batches() -> Iterator[LossFunction]:
         while True:
             for rows in torch.randperm(1024, generator=generator).split(64):
                 yield lambda rows=rows: (network(x[rows]) - y[rows]).square().mean(0) * scale  # type: ignore[misc]
@@ -59,12 +60,12 @@ def opposed_tasks(seed: int, factors: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)) 
     return DiagnosticProblem(batches(), list(network.parameters()), list(network.parameters()))
 
 
-def diagnose_problem(patient: DiagnosticProblem, steps: int = 100) -> cp.Diagnosis:
-    """Trains with plain sums under the doctor's eyes."""
-    optimizer = torch.optim.Adam(patient.parameters, lr=3e-3)
-    tasks = len(next(patient.batches)())
-    with cp.diagnose(tasks, shared=patient.shared) as monitor:
-        for _, batch in zip(range(steps), patient.batches, strict=False):
+def diagnose_problem(problem: DiagnosticProblem, steps: int = 100) -> cp.Diagnosis:
+    """Train a problem with the plain sum of its losses, and return the diagnosis."""
+    optimizer = torch.optim.Adam(problem.parameters, lr=3e-3)
+    tasks = len(next(problem.batches)())
+    with cp.diagnose(tasks, shared=problem.shared) as monitor:
+        for _, batch in zip(range(steps), problem.batches, strict=False):
             losses = monitor(batch())
             optimizer.zero_grad()
             losses.sum().backward()
@@ -73,17 +74,23 @@ def diagnose_problem(patient: DiagnosticProblem, steps: int = 100) -> cp.Diagnos
 
 
 LABELLED_PROBLEMS: dict[str, tuple[str, Callable[[int], DiagnosticProblem]]] = {
-    "rescaling ×1": ("neither", lambda seed: synthetic("rescaling", seed, pattern="single", scale=1.0)),
-    "scale stress ×1": ("neither", lambda seed: synthetic("scale-stress", seed, scale=1.0)),
-    "rescaling ×1000, graded": ("scale", lambda seed: synthetic("rescaling", seed, pattern="graded", scale=1000.0)),
-    "rescaling ×1000, single": ("scale", lambda seed: synthetic("rescaling", seed, pattern="single", scale=1000.0)),
-    "tug of war": ("conflict", opposed_tasks),
-    "tug of war, ×1000": ("both", lambda seed: opposed_tasks(seed, (1.0, 10.0, 100.0, 1000.0))),
+    "rescaling ×1": ("neither", lambda seed: synthetic_problem("rescaling", seed, pattern="single", scale=1.0)),
+    "scale stress ×1": ("neither", lambda seed: synthetic_problem("scale-stress", seed, scale=1.0)),
+    "rescaling ×1000, graded": (
+        "scale",
+        lambda seed: synthetic_problem("rescaling", seed, pattern="graded", scale=1000.0),
+    ),
+    "rescaling ×1000, single": (
+        "scale",
+        lambda seed: synthetic_problem("rescaling", seed, pattern="single", scale=1000.0),
+    ),
+    "opposed tasks": ("conflict", opposed_tasks),
+    "opposed tasks, ×1000": ("both", lambda seed: opposed_tasks(seed, (1.0, 10.0, 100.0, 1000.0))),
 }
-"""Name → truth, and the problem at a seed."""
+"""Name → expected verdict, and a function that builds the problem for a seed."""
 
 REGIME_PROBLEMS = {
-    f"heterogeneous, {regime}": lambda seed, regime=regime: synthetic("heterogeneous", seed, regime=regime)
+    f"heterogeneous, {regime}": lambda seed, regime=regime: synthetic_problem("heterogeneous", seed, regime=regime)
     for regime in ("clean", "noisy", "conflict", "opposed")
 }
-"""The regimes of the paper and ours: what their gradients say is looked up, not assumed."""
+"""The regimes of the heterogeneous study, whose verdict is not known in advance."""

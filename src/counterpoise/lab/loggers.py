@@ -1,62 +1,65 @@
-"""Runs on a board: what histories hold, epoch by epoch, for TensorBoard or MLflow.
+"""Loggers that write the histories of runs to TensorBoard or MLflow.
 
-A run is logged once it is finished, whole or not at all, under its own key: whatever was stopped, resumed or logged
-before, no point appears twice, and runs that were trained in one stack stand apart.
+A run is logged when it is finished, completely or not at all, and is identified by its key. No point is therefore
+logged twice, even if a run was interrupted, resumed or logged before.
 """
 
-import os
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from .._files import atomic_path
 from .engine import Run, Store
 from .engine.store import RESULT, digest
 from .studies import Cell
 
-MARK = "logged"  # beside a run's events: the digest of the result that they are of
+MARK = "logged"  # name of the file or tag that holds the digest of the logged result
 TAG = "counterpoise.run"
-BATCH = 1000  # metrics that MLflow takes at once
+MLFLOW_BATCH = 1000  # the most metrics per request
 
 
 class LoggerError(RuntimeError):
-    """A board that cannot be used, and why."""
+    """Raised when a logger cannot be used."""
 
 
 class RunLogger(Protocol):
+    """Writes finished runs to a logging service."""
+
     def log(self, cell: Cell, store: Store) -> None:
-        """Puts a finished run on the board, unless it is there."""
+        """Log a finished run, unless it has been logged."""
 
 
 class RunLoggers:
-    """All boards of a command. One that fails is named and left out from there on: training is worth more."""
+    """All loggers of a command. A logger that fails is removed with a warning, and training continues."""
 
-    def __init__(self, boards: Iterable[RunLogger], cells: Iterable[Cell], store: Store) -> None:
-        self.boards, self.store = list(boards), store
-        self.cells = {
-            cell.run: cell for cell in reversed(list(cells))
-        }  # a run in several tables: where it stands first
+    def __init__(self, loggers: Iterable[RunLogger], cells: Iterable[Cell], store: Store) -> None:
+        self.loggers, self.store = list(loggers), store
+        # A run that belongs to several tables is logged under the first one.
+        self.cells = {cell.run: cell for cell in reversed(list(cells))}
 
     def log(self, runs: Iterable[Run]) -> None:
-        for run in runs if self.boards else ():
+        """Log those of the given runs that are finished."""
+        for run in runs if self.loggers else ():
             if self.store.result(run) is None:
                 continue
-            for board in list(self.boards):
+            for logger in list(self.loggers):
                 try:
-                    board.log(self.cells[run], self.store)
-                except Exception as error:  # a full disk, a server that does not answer: whatever the board may say
-                    name = type(board).__name__
-                    warnings.warn(f"{name}: {error}. Nothing more is logged; the same command will", stacklevel=2)
-                    self.boards.remove(board)
+                    logger.log(self.cells[run], self.store)
+                except Exception as error:  # a full disk, an unreachable server, or any other error of the service
+                    name = type(logger).__name__
+                    message = f"{name}: {error}. Logging stops; repeat the command to log the remaining runs"
+                    warnings.warn(message, stacklevel=2)
+                    self.loggers.remove(logger)
 
-    def finished(self) -> None:
-        """Logs what was finished before."""
+    def log_finished(self) -> None:
+        """Log all runs that are already finished."""
         self.log(self.cells)
 
 
 class TensorBoard:
-    """Event files in a folder for each run: folder/study/method/condition, seed and key."""
+    """Write the event files of each run to its own folder: folder/study/method/condition, seed and key."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -68,27 +71,26 @@ class TensorBoard:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise LoggerError(f"{folder} cannot hold event files: {error.strerror}") from error
+            raise LoggerError(f"cannot write event files to {folder}: {error.strerror}") from error
 
     def log(self, cell: Cell, store: Store) -> None:
-        home = self.folder.joinpath(*(part.replace("/", "-") for part in place(cell)))
-        of = result_digest(cell.run, store)
-        if (home / MARK).exists() and (home / MARK).read_text() == of:
+        folder = self.folder.joinpath(*(part.replace("/", "-") for part in run_path(cell)))
+        logged_digest = result_digest(cell.run, store)
+        if (folder / MARK).exists() and (folder / MARK).read_text() == logged_digest:
             return
-        draft = home.with_name(f".{home.name}.{os.getpid()}")
-        shutil.rmtree(draft, ignore_errors=True)
-        with self.writer(str(draft)) as writer:
-            writer.add_text("run", f"```\n{cell.run.canonical()}\n```")
-            for epoch, values in points(cell.run, store):  # one event for each epoch: add_scalar would write one each
-                scalars = [self.summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-                writer.file_writer.add_summary(self.summary(value=scalars), epoch)
-        (draft / MARK).write_text(of)
-        shutil.rmtree(home, ignore_errors=True)
-        os.replace(draft, home)
+        with atomic_path(folder) as temporary:
+            with self.writer(str(temporary)) as writer:
+                writer.add_text("run", f"```\n{cell.run.canonical()}\n```")
+                for epoch, values in scalars_by_epoch(cell.run, store):
+                    # One event per epoch; add_scalar would write one per value.
+                    scalars = [self.summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+                    writer.file_writer.add_summary(self.summary(value=scalars), epoch)
+            (temporary / MARK).write_text(logged_digest)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class MLflow:
-    """An experiment for each study and an MLflow run for each run, through MLflow's own client."""
+    """Write each study as an MLflow experiment and each run as an MLflow run."""
 
     def __init__(self, uri: str) -> None:
         try:
@@ -98,63 +100,64 @@ class MLflow:
         except ModuleNotFoundError as missing:
             raise LoggerError(f"MLflow needs {missing.name}: pip install 'counterpoise[mlflow]'") from missing
         self.metric, self.param = Metric, Param
-        self.known: dict[str, dict[str, Any]] = {}
+        self.logged: dict[str, dict[str, Any]] = {}  # experiment → key of a run → MLflow run
         try:
             self.client = MlflowClient(tracking_uri=uri)
             self.client.search_experiments(max_results=1)
         except MlflowException as error:
-            raise LoggerError(f"MLflow cannot use {uri}: {error}") from error
+            raise LoggerError(f"cannot use MLflow at {uri}: {error}") from error
 
     def log(self, cell: Cell, store: Store) -> None:
-        run, of = cell.run, result_digest(cell.run, store)
+        run, result = cell.run, result_digest(cell.run, store)
         experiment = self._experiment(run.study)
-        there = self.known[experiment]
-        if run.key in there:
-            old = there[run.key]
-            if old.info.status == "FINISHED" and old.data.tags.get(MARK) == of:
+        logged = self.logged[experiment]
+        if run.key in logged:
+            old = logged[run.key]
+            if old.info.status == "FINISHED" and old.data.tags.get(MARK) == result:
                 return
-            self.client.delete_run(old.info.run_id)  # of another result, or of a logger that was killed
-        study, *rest = place(cell)
-        tags = {TAG: run.key, MARK: of, "study": study, "mlflow.runName": ", ".join(rest)}
-        made = self.client.create_run(experiment, tags=tags)
-        self.client.log_batch(made.info.run_id, params=[self.param(*pair) for pair in parameters(cell)])
-        moment = int((store.folder(run) / RESULT).stat().st_mtime * 1000)
-        every = [
-            self.metric(name, value, moment, epoch)
-            for epoch, values in points(run, store)
+            self.client.delete_run(old.info.run_id)  # another result, or an interrupted logger
+        study, *rest = run_path(cell)
+        tags = {TAG: run.key, MARK: result, "study": study, "mlflow.runName": ", ".join(rest)}
+        created = self.client.create_run(experiment, tags=tags)
+        self.client.log_batch(created.info.run_id, params=[self.param(*pair) for pair in run_parameters(cell)])
+        timestamp = int((store.folder(run) / RESULT).stat().st_mtime * 1000)
+        metrics = [
+            self.metric(name, value, timestamp, epoch)
+            for epoch, values in scalars_by_epoch(run, store)
             for name, value in values.items()
         ]
-        for first in range(0, len(every), BATCH):
-            self.client.log_batch(made.info.run_id, metrics=every[first : first + BATCH])
-        self.client.set_terminated(made.info.run_id)
+        for first in range(0, len(metrics), MLFLOW_BATCH):
+            self.client.log_batch(created.info.run_id, metrics=metrics[first : first + MLFLOW_BATCH])
+        self.client.set_terminated(created.info.run_id)
 
     def _experiment(self, study: str) -> str:
-        """The experiment of a study; what it holds is read once."""
+        """Return the id of a study's experiment, which is created if necessary, and read its runs once."""
         name = f"counterpoise {study}"
-        found = self.client.get_experiment_by_name(name)
-        experiment = str(found.experiment_id if found is not None else self.client.create_experiment(name))
-        if experiment not in self.known:
+        existing = self.client.get_experiment_by_name(name)
+        experiment = str(existing.experiment_id if existing is not None else self.client.create_experiment(name))
+        if experiment not in self.logged:
             runs: dict[str, Any] = {}
             token = None
             while True:
-                page = self.client.search_runs([experiment], max_results=BATCH, page_token=token)
+                page = self.client.search_runs([experiment], max_results=MLFLOW_BATCH, page_token=token)
                 runs |= {run.data.tags[TAG]: run for run in page if TAG in run.data.tags}
                 token = page.token
                 if not token:
                     break
-            self.known[experiment] = runs
+            self.logged[experiment] = runs
         return experiment
 
 
-def place(cell: Cell) -> tuple[str, str, str]:
-    """Where a run stands: its study, its method, and the rest, which nothing else shares."""
+def run_path(cell: Cell) -> tuple[str, str, str]:
+    """Return the study, the method, and a unique name made of condition, seed and key."""
     target = dict(cell.run.data.options).get("target")
-    alone = "" if target is None else f", target {target}"
-    return cell.run.study, cell.method, f"{cell.condition.key}{alone}, seed {cell.run.seed} ({cell.run.key[:6]})"
+    single_target = "" if target is None else f", target {target}"
+    name = f"{cell.condition.key}{single_target}, seed {cell.run.seed} ({cell.run.key[:6]})"
+    return cell.run.study, cell.method, name
 
 
-def parameters(cell: Cell) -> Iterator[tuple[str, str]]:
-    """A run's description in MLflow's flat form."""
+def run_parameters(cell: Cell) -> Iterator[tuple[str, str]]:
+    """Yield the configuration of a run as pairs of strings."""
     run = cell.run
     yield from (("method", cell.method), ("condition", cell.condition.key), ("seed", str(run.seed)))
     yield from (("lr", f"{run.network_lr:g}"), ("epochs", str(run.schedule.epochs)), ("device", run.device))
@@ -163,21 +166,22 @@ def parameters(cell: Cell) -> Iterator[tuple[str, str]]:
 
 
 def result_digest(run: Run, store: Store) -> str:
+    """Return the digest of a run's result, by which a repeated run is recognised."""
     return digest((store.folder(run) / RESULT).read_bytes())
 
 
-def points(run: Run, store: Store) -> Iterator[tuple[int, dict[str, float]]]:
-    """For each recorded epoch every number by name: loss/seg, weight/seg, theta/seg, z_over_tau/seg, macro, …"""
+def scalars_by_epoch(run: Run, store: Store) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield each epoch with its values by name: loss/seg, weight/seg, theta/seg, z_over_tau/seg, macro, …"""
     result = store.result(run)
     tasks = list((result or {}).get("weights", {}))
     for row in store.history(run):
-        yield int(row["epoch"]), dict(_named(row, tasks))
+        yield int(row["epoch"]), dict(_flatten(row, tasks))
 
 
-def _named(row: dict[str, Any], tasks: Sequence[str], group: str = "") -> Iterator[tuple[str, float]]:
+def _flatten(row: dict[str, Any], tasks: Sequence[str], group: str = "") -> Iterator[tuple[str, float]]:
     for name, value in row.items():
         if isinstance(value, dict):
-            yield from _named(value, tasks, f"{name}/")
+            yield from _flatten(value, tasks, f"{name}/")
         elif isinstance(value, list) and len(value) == len(tasks):
             yield from ((f"{name}/{task}", float(v)) for task, v in zip(tasks, value, strict=True) if v is not None)
         elif isinstance(value, int | float) and name != "epoch":

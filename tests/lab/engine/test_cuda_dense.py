@@ -9,13 +9,13 @@ from statistics import median
 import pytest
 import torch
 
-from counterpoise.lab.data.augment import plain
+from counterpoise.lab.data.augment import evaluation_batch
 from counterpoise.lab.data.normals import KINECT, normals
-from counterpoise.lab.data.synthetic_rooms import scenes
+from counterpoise.lab.data.synthetic_rooms import make_rooms
 from counterpoise.lab.engine import Recipe, Run, spec
 from counterpoise.lab.engine.cuda_graphs import WARM_UP, CudaGraphStep
 from counterpoise.lab.engine.dense import DenseTrainer
-from counterpoise.lab.studies.dense import BPGS, KENDALL, NASH, PROTOCOL, STATIC, UWSO
+from counterpoise.lab.studies.dense import BPGS, KENDALL, NASH, NYUV2_SCHEDULE, STATIC, UWSO
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -28,7 +28,7 @@ def _not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trainer(method: Recipe, precision: str = "fp16", **model: float) -> DenseTrainer:
-    schedule = replace(PROTOCOL, epochs=2, warmup_steps=4, precision=precision)  # type: ignore[arg-type]
+    schedule = replace(NYUV2_SCHEDULE, epochs=2, warmup_steps=4, precision=precision)  # type: ignore[arg-type]
     network = spec("segnet", width=16, **model)
     return DenseTrainer(Run("test", spec("scenes", **SCENES), network, method, 3, schedule, "cuda"))
 
@@ -68,7 +68,7 @@ def test_a_compiled_network_is_the_plain_one(method: Recipe, monkeypatch: pytest
 def test_a_replay_draws_its_dropout_anew(compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COUNTERPOISE_COMPILE", compiled)
     one = trainer(STATIC)
-    batch, found = plain(one.images, one.images.train[:8].to("cuda")), torch.zeros(3, device="cuda")
+    batch, found = evaluation_batch(one.images, one.images.train[:8].to("cuda")), torch.zeros(3, device="cuda")
 
     @torch.no_grad()
     def step() -> None:
@@ -112,7 +112,7 @@ def test_an_overflow_skips_the_step_and_the_schedule() -> None:
 
 
 def test_scenes_and_normals_are_those_of_the_cpu() -> None:
-    here, there = scenes(4, 0, 64, 96), scenes(4, 0, 64, 96, device="cuda").to("cpu")
+    here, there = make_rooms(4, 0, 64, 96), make_rooms(4, 0, 64, 96, device="cuda").to("cpu")
     assert (here.label == there.label).float().mean() > 0.999
     assert (here.depth.float() - there.depth.float()).abs().median() < 1e-3
     camera = KINECT.scaled(0.15)

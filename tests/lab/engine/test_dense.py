@@ -18,10 +18,17 @@ from typer.testing import CliRunner
 
 import counterpoise as cp
 from counterpoise.lab.cli.app import app
-from counterpoise.lab.data.augment import augmented, draw, mixed, plain
+from counterpoise.lab.data.augment import augment_batch, draw_augmentation, evaluation_batch, mix_seed
 from counterpoise.lab.data.dense import load_images
 from counterpoise.lab.data.images import CLASSES
-from counterpoise.lab.data.visualisation import CLASS_COLOURS, COLUMNS, PREDICTED, TRUTH, chosen, pictures
+from counterpoise.lab.data.visualisation import (
+    CLASS_COLOURS,
+    COLUMNS,
+    PREDICTED,
+    TRUTH,
+    render_examples,
+    select_examples,
+)
 from counterpoise.lab.engine import (
     Recipe,
     Run,
@@ -40,13 +47,13 @@ from counterpoise.lab.engine.profiling import ProfilingTrainer
 from counterpoise.lab.engine.trainers import make_trainer
 from counterpoise.lab.models import SegNet
 from counterpoise.lab.studies import NYUV2_STUDIES, STUDIES
-from counterpoise.lab.studies.dense import BPGS, KENDALL, NASH_AUTHORS, PROTOCOL, STATIC, on_scenes
+from counterpoise.lab.studies.dense import BPGS, KENDALL, NASH_AUTHORS, NYUV2_SCHEDULE, STATIC, on_synthetic_rooms
 
 from .test_store import files
 
 TASKS = ("seg", "depth", "normals")
 SCENES = {"train": 9, "held_out": 3, "height": 32, "width": 32}
-SCHEDULE = replace(PROTOCOL, epochs=2, batch_size=4, warmup_steps=2, precision="fp32")
+SCHEDULE = replace(NYUV2_SCHEDULE, epochs=2, batch_size=4, warmup_steps=2, precision="fp32")
 
 
 def run(method: Recipe, *, schedule: Schedule = SCHEDULE, seed: int = 42, **options: Any) -> Run:
@@ -89,10 +96,10 @@ def plainly(one: Run) -> list[Tensor]:
     for step in range(schedule.epochs * steps):
         epoch, place = divmod(step, steps)
         if place == 0:
-            draws = draw(images, seed=one.seed, loader_seed=one.seed, epoch=epoch)
-            torch.manual_seed(mixed(one.seed, epoch, 2))
+            draws = draw_augmentation(images, seed=one.seed, loader_seed=one.seed, epoch=epoch)
+            torch.manual_seed(mix_seed(one.seed, epoch, 2))
         chosen = torch.arange(place * schedule.batch_size, (place + 1) * schedule.batch_size)
-        losses = plain_losses(network, *augmented(images, draws.take(chosen)))
+        losses = plain_losses(network, *augment_batch(images, draws.select(chosen)))
         optimizer.zero_grad()
         balancer(losses).backward()
         if one.recipe.joined:
@@ -141,13 +148,15 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(method: Recipe, tmp_p
 
 def test_pictures_show_what_is_true_and_what_was_predicted() -> None:
     images = load_images("scenes", {"train": 1, "held_out": 5, "height": 40, "width": 48}, "cpu")
-    batch = plain(images, chosen(images))
+    batch = evaluation_batch(images, select_examples(images))
     perfect = {
         "seg": F.one_hot(batch.label.clamp(max=12), 13).permute(0, 3, 1, 2).float(),
         "depth": batch.depth,
         "normals": 3 * batch.normals,
     }
-    sheets = {name: np.asarray(Image.open(io.BytesIO(content))) for name, content in pictures(batch, perfect).items()}
+    sheets = {
+        name: np.asarray(Image.open(io.BytesIO(content))) for name, content in render_examples(batch, perfect).items()
+    }
     for name, columns in COLUMNS.items():
         assert sheets[name].shape == (4 * 40, len(columns) * 48, 3)
     truth, predicted = sheets[TRUTH][:, 48:].astype(int), sheets[PREDICTED].astype(int)
@@ -212,11 +221,11 @@ def test_the_best_epoch_is_kept_and_patience_stops() -> None:
 def test_loader_seeds_change_the_order_alone() -> None:
     first, same, other = (DenseTrainer(run(BPGS, loader_seed=seed)) for seed in (42, 42, 1001))
     assert torch.equal(
-        first.draws.order, DenseTrainer(run(BPGS)).draws.order
+        first.augmentation.order, DenseTrainer(run(BPGS)).augmentation.order
     )  # the run's own seed, where none is named
-    assert torch.equal(first.draws.order, same.draws.order)
-    assert not torch.equal(first.draws.order, other.draws.order)
-    assert torch.equal(first.draws.top, other.draws.top)
+    assert torch.equal(first.augmentation.order, same.augmentation.order)
+    assert not torch.equal(first.augmentation.order, other.augmentation.order)
+    assert torch.equal(first.augmentation.top, other.augmentation.top)
     for ours, theirs in zip(first.network.parameters(), other.network.parameters(), strict=True):
         assert torch.equal(ours, theirs)
 
@@ -251,7 +260,7 @@ def test_runs_of_dense_prediction_are_not_stacked_and_shared_ones_run_once(tmp_p
 
 @pytest.mark.parametrize("study", NYUV2_STUDIES, ids=lambda study: study.name)
 def test_every_study_runs_on_small_scenes(study: Any) -> None:
-    small = on_scenes(study, small=True)
+    small = on_synthetic_rooms(study, small=True)
     chosen: dict[str, Run] = {}
     for cell in small.grid(seeds=[42], epochs=1):
         chosen.setdefault(cell.condition.key, cell.run)

@@ -1,4 +1,4 @@
-"""The laboratory's own variant of Nash-MTL does what the authors' code did."""
+"""`NashAuthors` agrees with the iteration of the paper's experiments."""
 
 import numpy as np
 import pytest
@@ -7,10 +7,10 @@ from torch import nn
 
 import counterpoise as cp
 from counterpoise.lab.engine.methods import describe, make
-from counterpoise.lab.engine.nash_authors import NashAuthors, iterate
+from counterpoise.lab.engine.nash_authors import NashAuthors, fixed_point
 
 
-def plainly(gram: np.ndarray, start: np.ndarray) -> np.ndarray:
+def reference(gram: np.ndarray, start: np.ndarray) -> np.ndarray:
     gram = gram / np.linalg.norm(gram)
     alpha = start
     for _ in range(50):
@@ -24,29 +24,29 @@ def plainly(gram: np.ndarray, start: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_iteration_is_the_plain_one(seed: int) -> None:
+def test_the_iteration_agrees_with_numpy(seed: int) -> None:
     jacobian = np.random.default_rng(seed).normal(size=(3, 20)) + 0.4
     gram, start = jacobian @ jacobian.T, np.array([0.2, 0.3, 0.5])
-    found = iterate(torch.from_numpy(gram), torch.from_numpy(start))
-    np.testing.assert_allclose(found.numpy(), plainly(gram, start), rtol=1e-9)
+    found = fixed_point(torch.from_numpy(gram), torch.from_numpy(start))
+    np.testing.assert_allclose(found.numpy(), reference(gram, start), rtol=1e-9)
 
 
-def test_positive_cosines_converge_to_the_bargaining_solution() -> None:
+def test_with_positive_cosines_it_converges_to_the_bargaining_solution() -> None:
     gram = torch.tensor([[4.0, 1.0], [1.0, 9.0]], dtype=torch.float64)
-    found, exact = iterate(gram, torch.full((2,), 0.5, dtype=torch.float64)), cp.functional.nash_weights(gram)
+    found, exact = fixed_point(gram, torch.full((2,), 0.5, dtype=torch.float64)), cp.functional.nash_weights(gram)
     torch.testing.assert_close(found, exact / exact.sum(), rtol=1e-6, atol=0)
 
 
-def test_a_negative_cosine_alternates_between_two_patterns() -> None:
+def test_with_a_negative_cosine_it_alternates_between_two_solutions() -> None:
     gram = torch.tensor([[1.0, -0.9, 0.1], [-0.9, 1.0, 0.1], [0.1, 0.1, 1.0]], dtype=torch.float64)
     start = torch.tensor([0.30, 0.36, 0.34], dtype=torch.float64)
-    one = iterate(gram, start)
+    one = fixed_point(gram, start)
     other = 1 / (gram @ one).clamp_min(1e-12)
     other = other / other.sum()
     assert (one - other).abs().max() > 0.1
 
 
-def test_the_direction_is_clipped_while_it_is_scaled_and_heads_keep_their_loss() -> None:
+def test_the_scaled_direction_is_clipped_and_heads_are_not() -> None:
     for scale in (1.0, 2.0**10):
         trunk, head = nn.Parameter(torch.tensor([1.0, 1.0])), nn.Parameter(torch.tensor([1.0]))
         scaler = torch.amp.GradScaler("cpu", init_scale=scale)
@@ -55,13 +55,13 @@ def test_the_direction_is_clipped_while_it_is_scaled_and_heads_keep_their_loss()
         balancer.backward(losses, shared=[trunk], scaler=scaler)
         assert trunk.grad is not None
         assert head.grad is not None
-        assert float(trunk.grad.norm()) == pytest.approx(1.0, rel=1e-3)  # of the scaled gradient
+        assert float(trunk.grad.norm()) == pytest.approx(1.0, rel=1e-3)  # the scaled gradient is clipped
         assert float(head.grad) == pytest.approx(3 * scale)
         assert balancer.weights is not None
         torch.testing.assert_close(balancer.weights @ torch.tensor([[3.0, 0.0], [1.0, 4.0]]), trunk.grad / scale)
 
 
-def test_it_stays_out_of_the_library() -> None:
+def test_it_is_not_part_of_the_library() -> None:
     assert "nash-authors" not in cp.methods()
     assert describe("nash-authors").space == "gradient"
     assert isinstance(make("nash-authors", ("a", "b"), batch_shape=()), NashAuthors)

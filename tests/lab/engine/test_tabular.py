@@ -1,4 +1,4 @@
-"""Tabular runs: held against plain PyTorch, stacks against their runs, and what is reported against what is watched."""
+"""Tabular runs agree with plain PyTorch, and runs trained together agree with runs trained alone."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,24 +8,23 @@ import numpy as np
 import pytest
 import torch
 from helpers import toy_table
+from helpers.engine_runs import result_files, train_to_end
 from sklearn import metrics
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import counterpoise as cp
 from counterpoise.lab.data import CATALOGUE, load
-from counterpoise.lab.data.tabular import published_split, standardised
-from counterpoise.lab.engine import Recipe, Run, Schedule, TabularWorkload, Trainer, execute, make_run_batches, spec
-from counterpoise.lab.engine.workload import shuffled
+from counterpoise.lab.data.tabular import published_split, standardise
+from counterpoise.lab.engine import Recipe, Run, Schedule, Trainer, execute, make_run_batches, spec
+from counterpoise.lab.engine.tabular import TabularWorkload
+from counterpoise.lab.engine.workload import shuffled_order
 from counterpoise.lab.metrics.tabular import label_scores, regression_scores
 from counterpoise.lab.models.tabular import ReplicaDropout, StackedTabularNet
-from counterpoise.lab.studies.real_data import AUTHORS, METHODS
+from counterpoise.lab.studies.real_data import METHODS, REAL_DATA_SCHEDULE
 from counterpoise.lab.studies.tabular import METHODS as TABULAR_METHODS
 
-from .test_store import files
-from .test_trainer import trained
-
-SHORT = replace(AUTHORS, epochs=3, batch_size=16, warmup_steps=3, patience=None)
+SHORT = replace(REAL_DATA_SCHEDULE, epochs=3, batch_size=16, warmup_steps=3, patience=None)
 SMALL: dict[str, Any] = {"width": 8, "depth": 2, "head": 4}
 
 
@@ -36,15 +35,15 @@ def run(
     return Run("test", data, spec("trunk", **(SMALL | (model or {}))), method, seed, schedule)
 
 
-class Plain(nn.Module):
-    """A network of the authors as anyone would write it, without dropout."""
+class PlainNetwork(nn.Module):
+    """The networks of the tabular studies in plain PyTorch, without dropout."""
 
     def __init__(self, trunk: str, inputs: int, tasks: int, width: int, depth: int, head: int) -> None:
         super().__init__()
         self.residual = trunk == "residual"
         self.input = nn.Linear(inputs, width)
         if self.residual:
-            self.input_projection = nn.LayerNorm(width)  # the name decides that it decays, as in the authors' code
+            self.input_projection = nn.LayerNorm(width)  # decays because of its name, as in the paper's code
             self.blocks = nn.ModuleList()
             for _ in range(depth):
                 up, down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
@@ -71,16 +70,16 @@ class Plain(nn.Module):
         return torch.cat([head(x) for head in self.heads], 1)
 
 
-def plainly_trained(one: Run, folder: Path) -> Plain:
-    """The run by nn modules, torch.optim and a loop."""
+def train_plainly(one: Run, folder: Path) -> PlainNetwork:
+    """Train a run with nn modules, torch.optim and a plain loop."""
     data, schedule = load("toy", folder), one.schedule
     split = published_split(data.entry)
-    x = torch.from_numpy(standardised(data.x, split.train))[split.train]
+    x = torch.from_numpy(standardise(data.x, split.train))[split.train]
     y = torch.from_numpy(data.y)[split.train]
     model = {"trunk": "residual"} | one.model.kwargs
     model.pop("dropout")
     torch.manual_seed(one.seed)
-    network = Plain(inputs=x.shape[1], tasks=3, **model)
+    network = PlainNetwork(inputs=x.shape[1], tasks=3, **model)
     stream = torch.Generator()
     stream.set_state(torch.get_rng_state())
     balancer = cp.make(one.recipe.name, list(data.tasks), **dict(one.recipe.options))
@@ -100,7 +99,7 @@ def plainly_trained(one: Run, folder: Path) -> Plain:
     mean: Tensor | None = None
     variance: Tensor | None = None
     for _ in range(schedule.epochs):
-        order = shuffled(stream, len(x))
+        order = shuffled_order(stream, len(x))
         for rows in order[: steps * schedule.batch_size].split(schedule.batch_size):
             out, target = network(x[rows]), y[rows]
             if data.entry.kind == "binary":
@@ -125,16 +124,16 @@ def plainly_trained(one: Run, folder: Path) -> Plain:
 
 @pytest.mark.parametrize(("kind", "trunk", "head"), [("binary", "residual", 4), ("squared", "plain", 0)])
 @pytest.mark.parametrize("method", ["Static", "Kendall", "GradNormProxy", "BPGS"])
-def test_a_run_is_what_plain_pytorch_makes_of_it(
+def test_a_run_agrees_with_plain_pytorch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, double: None, kind: str, trunk: str, head: int, method: str
 ) -> None:
     toy_table.install(tmp_path, monkeypatch, kind)
     one = run(METHODS[method], model={"trunk": trunk, "head": head, "dropout": 0.0})
-    trainer = trained(one)
-    network = plainly_trained(one, tmp_path)
+    trainer = train_to_end(one)
+    network = train_plainly(one, tmp_path)
     data = load("toy", tmp_path)
     split = published_split(data.entry)
-    x = torch.from_numpy(standardised(data.x, split.train))[split.test]
+    x = torch.from_numpy(standardise(data.x, split.train))[split.test]
     ours = trainer.workload.network(x.unsqueeze(0))[0]
     torch.testing.assert_close(ours, network(x), rtol=1e-6, atol=1e-8)
 
@@ -150,33 +149,33 @@ def test_targets_are_standardised_by_running_statistics(tmp_path: Path, monkeypa
     for batch in batches:
         workload.losses([torch.randn(1, 16, 6), batch])
     with torch.no_grad():
-        workload.losses([torch.randn(1, 16, 6), batches[0]])  # looking again at a batch does not count
+        workload.losses([torch.randn(1, 16, 6), batches[0]])  # evaluation does not update the statistics
     torch.testing.assert_close(workload.centre[:, 0], mean)
     torch.testing.assert_close(workload.spread[:, 0], (variance + 1e-8).sqrt())
 
 
 @pytest.mark.parametrize("kind", ["binary", "squared"])
-def test_a_stack_gives_what_its_runs_give_one_by_one(
+def test_runs_trained_together_agree_with_runs_trained_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, double: None, kind: str
 ) -> None:
     toy_table.install(tmp_path, monkeypatch, kind)
     names = ("Static", "Kendall", "UWSO", "BPGS")
     runs = [run(METHODS[name], seed) for name in names for seed in (1, 2)]
     runs += [run(METHODS["PCGrad"], seed) for seed in (1, 2)]
-    stacks = make_run_batches(runs, largest=100)
-    assert [len(stack.runs) for stack in stacks] == [8, 2]
-    for stack in stacks:
-        together = trained(*stack.runs)
-        for replica, one in enumerate(stack.runs):
-            alone = trained(one)
+    batches = make_run_batches(runs, largest=100)
+    assert [len(batch.runs) for batch in batches] == [8, 2]
+    for batch in batches:
+        together = train_to_end(*batch.runs)
+        for replica, one in enumerate(batch.runs):
+            alone = train_to_end(one)
             torch.testing.assert_close(together.network.value[replica], alone.network.value[0], rtol=1e-6, atol=1e-8)
             assert together.results()[replica]["metrics"] == pytest.approx(alone.results()[0]["metrics"], abs=1e-6)
 
 
-def test_folds_and_single_tasks_stack_and_agree_with_runs_alone(
+def test_folds_and_single_targets_can_be_trained_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, double: None
 ) -> None:
-    """61 rows: test folds of 12 and 13, so the shorter are filled up by rows that do not count."""
+    """61 rows give test folds of 12 and 13 rows, so that the shorter ones are padded."""
     toy_table.install(tmp_path, monkeypatch)
     content = toy_table.text(rows=61)
     (tmp_path / "toy" / "toy.arff.gz").write_text(content)
@@ -185,16 +184,16 @@ def test_folds_and_single_tasks_stack_and_agree_with_runs_alone(
     folds: dict[str, Any] = {"split": "folds", "targets": "train"}
     runs = [run(METHODS["Static"], f, schedule, scale=s, pattern="graded", **folds) for f in range(5) for s in (1, 1e3)]
     singles = [run(METHODS["Static"], f, schedule, target=t, **folds) for f in range(2) for t in range(3)]
-    stacks = make_run_batches([*runs, *singles], largest=100)
-    assert [len(stack.runs) for stack in stacks] == [10, 6]
-    for stack in stacks:
-        together = trained(*stack.runs).results()
-        for replica in (0, len(stack.runs) - 1):
-            alone = trained(stack.runs[replica]).results()[0]
+    batches = make_run_batches([*runs, *singles], largest=100)
+    assert [len(batch.runs) for batch in batches] == [10, 6]
+    for batch in batches:
+        together = train_to_end(*batch.runs).results()
+        for replica in (0, len(batch.runs) - 1):
+            alone = train_to_end(batch.runs[replica]).results()[0]
             assert together[replica]["scores"] == pytest.approx(alone["scores"], abs=1e-9)
 
 
-def test_early_stopping_never_looks_at_what_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_early_stopping_does_not_use_the_reported_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy_table.install(tmp_path, monkeypatch, rows=(60,))
     schedule = replace(SHORT, epochs=12, lr=0.05, patience=2, report="best")
     one = run(METHODS["Static"], 0, schedule, split="folds", targets="train")
@@ -214,7 +213,7 @@ def test_early_stopping_never_looks_at_what_is_reported(tmp_path: Path, monkeypa
     assert mine["best"]["value"] == max(r["monitor"] for r in first.history[0])
 
 
-def test_a_killed_stack_goes_on_and_ends_with_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_batches_resume_with_identical_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy_table.install(tmp_path / "data", monkeypatch)
     methods = ("Static", "Kendall", "BPGS", "PCGrad", "GradNormProxy")
     runs = [run(METHODS[name], seed) for name in methods for seed in (1, 2)]
@@ -226,16 +225,16 @@ def test_a_killed_stack_goes_on_and_ends_with_the_same_bytes(tmp_path: Path, mon
         if trainer.epoch == 2:
             raise KilledError
 
-    for stack in make_run_batches(runs, largest=100):
-        execute(stack, tmp_path / "calm")
+    for batch in make_run_batches(runs, largest=100):
+        execute(batch, tmp_path / "uninterrupted")
         with pytest.raises(KilledError):
-            execute(stack, tmp_path / "killed", checkpoint_seconds=0.0, after_epoch=kill)
-        execute(stack, tmp_path / "killed")
-    assert files(tmp_path / "calm") == files(tmp_path / "killed")
-    assert len(files(tmp_path / "calm")) == 3 * len(runs)
+            execute(batch, tmp_path / "killed", checkpoint_seconds=0.0, after_epoch=kill)
+        execute(batch, tmp_path / "killed")
+    assert result_files(tmp_path / "uninterrupted") == result_files(tmp_path / "killed")
+    assert len(result_files(tmp_path / "uninterrupted")) == 3 * len(runs)
 
 
-def test_dropout_drops_its_share_from_streams_of_their_own() -> None:
+def test_dropout_has_the_right_rate_and_independent_streams() -> None:
     dropout = ReplicaDropout([1, 1, 2], 0.1)
     x = torch.ones(3, 400, 101)
     first, second = dropout(x), dropout(x)
@@ -251,8 +250,8 @@ def test_dropout_drops_its_share_from_streams_of_their_own() -> None:
     assert dropout.eval()(x) is x
 
 
-def test_the_trunks_have_the_authors_sizes() -> None:
-    """Linear(103, 256) and LayerNorm, four blocks of 256–1024–256, a LayerNorm; heads of 256–128–1."""
+def test_the_networks_have_the_sizes_of_the_paper() -> None:
+    """The residual network: Linear(103, 256), LayerNorm, four blocks 256–1024–256, LayerNorm; heads 256–128–1."""
     network = StackedTabularNet([0], 103, 14, head_dropout=True)
     block = 2 * 256 + 256 * 1024 + 1024 + 1024 * 256 + 256
     trunk = 103 * 256 + 256 + 2 * 256 + 4 * block + 2 * 256
@@ -265,7 +264,7 @@ def test_the_trunks_have_the_authors_sizes() -> None:
         StackedTabularNet([0], 3, 2, trunk="wide")
 
 
-def test_scores_are_those_of_scikit_learn() -> None:
+def test_scores_agree_with_scikit_learn() -> None:
     generator = np.random.default_rng(0)
     out, y = generator.normal(size=(2, 50, 4)), generator.integers(2, size=(2, 50, 4))
     y[0, :, 3] = 0
@@ -294,39 +293,40 @@ GRADIENT = ("PCGrad", "GradNormProxy", "CAGrad", "Nash-MTL", "BPGS + PCGrad")
 
 
 @pytest.mark.parametrize("name", GRADIENT)
-def test_batched_passes_are_the_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, double: None, name: str) -> None:
-    """On a device all task gradients of a stack come from one batched pass; here on the CPU."""
+def test_batched_passes_agree_with_loops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, double: None, name: str
+) -> None:
+    """On a GPU, one batched pass computes all task gradients; here it runs on the CPU."""
     toy_table.install(tmp_path, monkeypatch)
     runs = [run(TABULAR_METHODS[name], seed) for seed in (1, 2)]
-    loop = trained(*runs)
+    loop = train_to_end(*runs)
     monkeypatch.setattr(TabularWorkload, "passes", "batched")
-    torch.testing.assert_close(trained(*runs).network.value, loop.network.value, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(train_to_end(*runs).network.value, loop.network.value, rtol=1e-6, atol=1e-8)
 
 
-def test_factors_reach_nash_mtl_through_the_clip_alone(
+def test_loss_factors_affect_nash_mtl_only_through_the_clip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, double: None
 ) -> None:
-    """Its direction does not depend on factors, but heads keep theirs, and a clip over both hands them to the trunk."""
+    """The direction is invariant to factors, but the heads keep them, and joint clipping passes them to the trunk."""
     toy_table.install(tmp_path, monkeypatch)
 
-    def moved(clip: float | None) -> float:
+    def change(clip: float | None) -> float:
         schedule = replace(SHORT, clip=clip)
         methods = TABULAR_METHODS["Nash-MTL"]
         plain, graded = (
-            trained(run(methods, 1, schedule, scale=scale, pattern="graded")).network.value for scale in (1.0, 1000.0)
+            train_to_end(run(methods, 1, schedule, scale=scale, pattern="graded")).network.value
+            for scale in (1.0, 1000.0)
         )
         return float((plain - graded).abs().max())
 
-    free, clipped = moved(None), moved(1.0)
+    free, clipped = change(None), change(1.0)
     assert clipped > 100 * free
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", ["Kendall", "FAMO", *GRADIENT])
-def test_a_device_gives_what_the_cpu_gives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, double: None, name: str
-) -> None:
+def test_cuda_agrees_with_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, double: None, name: str) -> None:
     toy_table.install(tmp_path, monkeypatch)
     runs = [run(TABULAR_METHODS[name], seed) for seed in (1, 2)]
-    there = trained(*(replace(one, device="cuda") for one in runs)).network.value.cpu()
-    torch.testing.assert_close(there, trained(*runs).network.value, rtol=1e-5, atol=1e-7)
+    on_cuda = train_to_end(*(replace(one, device="cuda") for one in runs)).network.value.cpu()
+    torch.testing.assert_close(on_cuda, train_to_end(*runs).network.value, rtol=1e-5, atol=1e-7)

@@ -1,4 +1,4 @@
-"""Losses and metrics of dense prediction against torchmetrics, NumPy and the paper's own column."""
+"""Losses and metrics of dense prediction agree with torchmetrics, NumPy and the paper's table."""
 
 import math
 from typing import Any
@@ -25,7 +25,7 @@ Batch = tuple[dict[str, Tensor], Tensor, Tensor, Tensor]
 
 
 def batch(seed: int, images: int = 4, classes: int = 13) -> Batch:
-    """Predictions and truths with holes in every task; the last class is never true."""
+    """Return predictions and targets with invalid pixels in every task. The last class never occurs."""
     g = torch.Generator().manual_seed(seed)
     size = (12, 17)
     out = {
@@ -42,15 +42,15 @@ def batch(seed: int, images: int = 4, classes: int = 13) -> Batch:
     return out, label, depth, normals
 
 
-def streamed(batches: list[Batch]) -> dict[str, float]:
+def accumulated(batches: list[Batch]) -> dict[str, float]:
     metrics = DenseMetrics(13, "cpu")
     for out, label, depth, normals in batches:
         metrics.add(out, label, depth, normals, len(label))
     return metrics.read()
 
 
-def naive(batches: list[Batch]) -> dict[str, float]:
-    """All pixels in one NumPy array, one metric after another."""
+def numpy_metrics(batches: list[Batch]) -> dict[str, float]:
+    """Compute all metrics with NumPy from all pixels at once."""
     lists: list[list[Any]] = [[] for _ in range(5)]
     seg, truth, depth, true_depth, cosine = lists
     sums, images = np.zeros(3), 0
@@ -83,16 +83,16 @@ def naive(batches: list[Batch]) -> dict[str, float]:
     }  # fmt: skip
 
 
-def test_metrics_are_those_of_all_pixels_at_once() -> None:
+def test_accumulated_metrics_agree_with_numpy() -> None:
     batches = [batch(1), batch(2), batch(3, images=2)]
-    ours, theirs = streamed(batches), naive(batches)
+    ours, theirs = accumulated(batches), numpy_metrics(batches)
     assert ours.keys() == theirs.keys()
     for name, value in theirs.items():
         tolerance = 180 / BINS if name == "angle_median" else 2e-3 if name.startswith("within") else 1e-4
         assert ours[name] == pytest.approx(value, abs=tolerance), name
 
 
-def test_segmentation_and_depth_are_those_of_torchmetrics() -> None:
+def test_segmentation_and_depth_agree_with_torchmetrics() -> None:
     batches = [batch(4), batch(5)]
     iou = torchmetrics.JaccardIndex(task="multiclass", num_classes=13, ignore_index=255, average="none")
     accuracy = torchmetrics.Accuracy(task="multiclass", num_classes=13, ignore_index=255, average="micro")
@@ -104,16 +104,16 @@ def test_segmentation_and_depth_are_those_of_torchmetrics() -> None:
         found, deep = out["depth"].clamp(1e-3, 10), depth > 0
         rmse.update(found[deep], depth[deep])
         relative.update(found[deep], depth[deep])
-    ours = streamed(batches)
+    ours = accumulated(batches)
     present = [c for c in range(13) if any((label == c).any() for _, label, _, _ in batches)]
-    assert len(present) == 12  # the mean is over classes that are true somewhere
+    assert len(present) == 12  # classes that never occur are excluded from the mean
     assert ours["miou"] == pytest.approx(float(iou.compute()[present].mean()), abs=1e-6)
     assert ours["pixel_accuracy"] == pytest.approx(float(accuracy.compute()), abs=1e-6)
     assert ours["rmse"] == pytest.approx(float(rmse.compute()), rel=1e-5)
     assert ours["abs_rel"] == pytest.approx(float(relative.compute()), rel=1e-5)
 
 
-def test_losses_are_torchs_over_valid_pixels() -> None:
+def test_losses_agree_with_torch_over_valid_pixels() -> None:
     out, label, depth, normals = batch(6)
     found, counts = losses(out, label, depth, normals)
     faced = normals.norm(dim=1) > 1e-6
@@ -126,7 +126,7 @@ def test_losses_are_torchs_over_valid_pixels() -> None:
     assert counts.tolist() == [float((label != 255).sum()), float((depth > 0).sum()), float(faced.sum())]
 
 
-def test_without_any_valid_pixel_losses_are_zero_and_metrics_unknown() -> None:
+def test_without_valid_pixels_losses_are_zero_and_metrics_nan() -> None:
     out, label, depth, normals = batch(7)
     for plane in out.values():
         plane.requires_grad_()
@@ -139,23 +139,23 @@ def test_without_any_valid_pixel_losses_are_zero_and_metrics_unknown() -> None:
     assert all(math.isnan(empty[name]) for name in HIGHER_IS_BETTER)
 
 
-def test_images_that_fill_a_batch_do_not_count() -> None:
+def test_padding_images_do_not_count() -> None:
     out, label, depth, normals = batch(8)
-    whole = streamed([({k: v[:3] for k, v in out.items()}, label[:3], depth[:3], normals[:3])])
+    whole = accumulated([({k: v[:3] for k, v in out.items()}, label[:3], depth[:3], normals[:3])])
     label[3], depth[3], normals[3] = 255, 0, 0
     metrics = DenseMetrics(13, "cpu")
     metrics.add(out, label, depth, normals, 3)
     assert metrics.read() == pytest.approx(whole)
 
 
-def test_delta_m_reproduces_the_papers_column() -> None:
+def test_delta_m_reproduces_the_column_of_the_paper() -> None:
     paper = STUDIES["nyuv2"].paper
     row = {m: {name: paper[name][m]["main"][0] for name in ("miou", "abs_rel", "angle")} for m in paper["miou"]}
     for method, found in row.items():
         assert delta_m(found, row["Static"]) == pytest.approx(paper["delta_m"][method]["main"][0], abs=0.0021), method
 
 
-def test_delta_m_as_others_print_it_has_the_other_sign() -> None:
+def test_delta_m_percent_has_the_opposite_sign() -> None:
     assert len(COMMON_DELTA) == 9
     baseline = dict.fromkeys(HIGHER_IS_BETTER, 1.0)
     better = {name: 1.1 if up else 0.9 for name, up in HIGHER_IS_BETTER.items()}

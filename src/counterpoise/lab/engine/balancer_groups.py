@@ -1,4 +1,4 @@
-"""The balancers of a stack: one for each method in it, side by side."""
+"""The balancers of a batch of runs: one for each group of runs with the same method."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -12,40 +12,37 @@ import counterpoise as cp
 
 from .config import Recipe, Run
 from .methods import describe, make
-from .optim import Group
+from .optim import ReplicaOptimizer
 
 
-def structure(recipe: Recipe) -> tuple[object, ...]:
-    """What two runs must have in common to share a balancer: all but rates, decays and clips."""
-    weighting = structure(recipe.weighting) if recipe.weighting else None
+def balancer_structure(recipe: Recipe) -> tuple[object, ...]:
+    """Return what two runs must share to use one balancer: everything but learning rates, decays and clips."""
+    weighting = balancer_structure(recipe.weighting) if recipe.weighting else None
     return recipe.name, recipe.options, weighting, recipe.optimizer, recipe.start, recipe.joined
 
 
-def draws(method: str) -> bool:
-    """Whether a method draws random numbers: each replica then has a stream of its own."""
-    return "seed" in describe(method).build.__init__.__annotations__
-
-
 class BalancerGroups(nn.Module):
-    """Balances the losses (R, T) of a stack whose runs stand in sections of equal structure.
+    """Balance the losses (R, T) of a batch of runs in which runs of equal structure follow one another.
 
-    Any mixture of loss-space methods is one backward. A gradient-space method needs the stack for itself.
+    Loss-space methods can be mixed freely: they share one backward pass. A gradient-space method must be the only
+    group.
     """
 
     def __init__(self, runs: Sequence[Run], tasks: tuple[str, ...], device: str, passes: str = "auto") -> None:
         super().__init__()
-        sections = [list(section) for _, section in groupby(runs, key=lambda run: structure(run.recipe))]
-        self.runs, self.sizes = sections, [len(section) for section in sections]
-        built = [build_balancer(section[0].recipe, tasks, [run.seed for run in section], passes) for section in sections]
-        self.balancers = nn.ModuleList(built).to(device)
-        needs = [describe(section[0].recipe.name).needs for section in sections]
-        self.needs_after = any("step_end" in need for need in needs)
+        self.runs = [list(group) for _, group in groupby(runs, key=lambda run: balancer_structure(run.recipe))]
+        self.sizes = [len(group) for group in self.runs]
+        balancers = [
+            build_balancer(group[0].recipe, tasks, [run.seed for run in group], passes=passes) for group in self.runs
+        ]
+        self.balancers = nn.ModuleList(balancers).to(device)
+        self.needs_step_end = any("step_end" in describe(group[0].recipe.name).needs for group in self.runs)
 
-    def _each(self) -> list[cp.Balancer]:
+    def _list(self) -> list[cp.Balancer]:
         return list(self.balancers)  # type: ignore[arg-type]
 
     def backward(self, losses: Tensor, shared: list[nn.Parameter], scaler: GradScaler | None = None) -> None:
-        balancers = self._each()
+        balancers = self._list()
         if len(balancers) == 1:
             balancers[0].backward(losses, shared=shared, scaler=scaler)
             return
@@ -54,54 +51,62 @@ class BalancerGroups(nn.Module):
         (total if scaler is None else scaler.scale(total)).backward()
 
     def step_end(self, losses_after: Tensor) -> None:
-        for balancer, part in zip(self._each(), losses_after.split(self.sizes), strict=True):
+        for balancer, part in zip(self._list(), losses_after.split(self.sizes), strict=True):
             balancer.step_end(part)
 
     def epoch_end(self) -> None:
-        for balancer in self._each():
+        for balancer in self._list():
             balancer.epoch_end()
 
     def weights(self, like: Tensor) -> Tensor:
-        """What multiplied each task in the last step, (R, T); NaN where a method has no such vector."""
-        parts = zip(self._each(), like.split(self.sizes), strict=True)
+        """Return the task weights of the last step, (R, T); NaN for methods that have none."""
+        parts = zip(self._list(), like.split(self.sizes), strict=True)
         return torch.cat([torch.full_like(part, torch.nan) if b.weights is None else b.weights for b, part in parts])
 
-    def charts(self) -> list[dict[str, Any]]:
-        """For each run the chart of its last step: μ, ς̄, z/τ, θ; empty for methods without one."""
-        return [row for b, size in zip(self._each(), self.sizes, strict=True) for row in charts(b, size)]
+    def chart_values(self) -> list[dict[str, Any]]:
+        """Return μ, ς̄, z/τ and θ of the last step for each run; empty for methods without a chart."""
+        return [row for b, size in zip(self._list(), self.sizes, strict=True) for row in chart_values(b, size)]
 
-    def groups(self) -> list[tuple[slice, Group]]:
-        """An optimiser for the coordinates of each section that has any, with the rows of its runs."""
-        found, first = [], 0
-        for balancer, runs in zip(self._each(), self.runs, strict=True):
+    def optimizers(self) -> list[tuple[slice, ReplicaOptimizer]]:
+        """Return an optimiser for each balancer that has parameters, with the rows of its runs."""
+        optimizers, first = [], 0
+        for balancer, runs in zip(self._list(), self.runs, strict=True):
             if any(True for _ in balancer.parameters()):
-                found.append((slice(first, first + len(runs)), coordinates(balancer, runs)))
+                optimizers.append((slice(first, first + len(runs)), _balancer_optimizer(balancer, runs)))
             first += len(runs)
-        return found
+        return optimizers
 
 
-def charts(balancer: cp.Balancer, size: int) -> list[dict[str, Any]]:
-    """The chart of each of a balancer's replicas, or of the one that it balances."""
+def chart_values(balancer: cp.Balancer, replicas: int) -> list[dict[str, Any]]:
+    """Return μ, ς̄, z/τ and θ of each replica of a balancer; empty for methods without a chart."""
     weighting = getattr(balancer, "weighting", None) or balancer
     chart = getattr(weighting, "geometry", None)
     if chart is None:
-        return [{} for _ in range(size)]
+        return [{} for _ in range(replicas)]
     columns = {"mu": chart.mu[..., 0], "std": chart.std[..., 0], "z_over_tau": chart.z_over_tau, "theta": chart.theta}
     values = {name: column if balancer.batch_shape else column[None] for name, column in columns.items()}
     lists = {name: column.tolist() for name, column in values.items()}
-    return [{name: column[r] for name, column in lists.items()} for r in range(size)]
+    return [{name: column[r] for name, column in lists.items()} for r in range(replicas)]
 
 
 def build_balancer(
-    recipe: Recipe, tasks: tuple[str, ...], seeds: list[int], passes: str = "auto", *, stacked: bool = True
+    recipe: Recipe, tasks: tuple[str, ...], seeds: list[int], *, passes: str = "auto", stacked: bool = True
 ) -> cp.Balancer:
-    """A balancer for len(seeds) replicas; for a single run without a replica dimension, where it is not stacked."""
+    """Build the balancer of a recipe for len(seeds) replicas.
+
+    Args:
+        recipe: the method and its options.
+        tasks: the names of the tasks.
+        seeds: one seed per replica, for methods that draw random numbers.
+        passes: how a gradient-space method computes task gradients.
+        stacked: whether the balancer has a replica dimension; False needs a single seed.
+    """
     options: dict[str, Any] = dict(recipe.options)
     if describe(recipe.name).space == "gradient":
         options.setdefault("passes", passes)
     if recipe.weighting is not None:
         options["weighting"] = build_balancer(recipe.weighting, tasks, seeds, stacked=stacked)
-    if draws(recipe.name):
+    if _takes_seed(recipe.name):
         options.setdefault("seed", seeds if stacked else seeds[0])
     balancer = make(recipe.name, tasks, batch_shape=(len(seeds),) if stacked else (), **options)
     if recipe.start is not None:
@@ -111,9 +116,13 @@ def build_balancer(
     return balancer
 
 
-def coordinates(balancer: cp.Balancer, runs: Sequence[Run]) -> Group:
+def _takes_seed(method: str) -> bool:
+    return "seed" in describe(method).build.__init__.__annotations__
+
+
+def _balancer_optimizer(balancer: cp.Balancer, runs: Sequence[Run]) -> ReplicaOptimizer:
     recipes = [run.recipe.weighting or run.recipe for run in runs]
-    return Group(
+    return ReplicaOptimizer(
         list(balancer.parameters()),
         len(runs),
         optimizer=recipes[0].optimizer,

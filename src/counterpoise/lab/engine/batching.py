@@ -1,10 +1,9 @@
-"""Many runs at once: which runs are stacked, and how a stack is run, killed and resumed."""
+"""Batches of runs: which runs are trained together, and how a batch is trained and resumed."""
 
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -16,23 +15,24 @@ import torch
 import counterpoise as cp
 
 from . import torchrun
-from .balancer_groups import structure
+from .balancer_groups import balancer_structure
 from .config import Run, content_hash
 from .methods import describe
 from .store import Store
+from .torch_settings import num_threads
 from .trainers import is_dense, is_profiled, make_trainer
-from .workload import WORKLOADS
+from .workloads import WORKLOADS
 
-LARGEST = {("loss", "cpu"): 30, ("gradient", "cpu"): 10, ("loss", "cuda"): 4096, ("gradient", "cuda"): 4096}
-"""Replicas in a stack. On a CPU larger ones are hardly faster, and smaller ones keep all processes busy."""
+MAX_RUNS = {("loss", "cpu"): 30, ("gradient", "cpu"): 10, ("loss", "cuda"): 4096, ("gradient", "cuda"): 4096}
+"""Runs per batch. On a CPU larger batches are hardly faster, and smaller ones keep all processes busy."""
 
 CHECKPOINT_SECONDS = 5.0
-CHECKPOINT_SHARE = 0.05  # of the time at most: the checkpoint of a large stack takes long to write
+CHECKPOINT_SHARE = 0.05  # the largest share of the time spent on checkpoints, which may take long to write
 
 
 @dataclass(frozen=True)
 class RunBatch:
-    """Runs that are trained as one program, and resumed as one."""
+    """Runs that are trained together as replicas of one program, and resumed together."""
 
     runs: tuple[Run, ...]
 
@@ -46,14 +46,15 @@ class RunBatch:
 
     @cached_property
     def key(self) -> str:
+        """The hash of the runs, which names the folder of the checkpoint."""
         return content_hash("\n".join(run.key for run in self.runs))
 
     @property
     def work(self) -> int:
-        """Backward passes over one run's data, about: what takes longest starts first."""
-        passes = 10 if space_of(self.runs[0]) == "gradient" else 1
-        burdens = (1 if is_dense(run) else WORKLOADS[run.data.name].burden(run) for run in self.runs)
-        return sum(burdens) * self.epochs * passes
+        """The approximate number of backward passes, by which batches are sorted."""
+        passes = 10 if _space(self.runs[0]) == "gradient" else 1
+        costs = (1 if is_dense(run) else WORKLOADS[run.data.name].relative_cost(run) for run in self.runs)
+        return sum(costs) * self.epochs * passes
 
     def __str__(self) -> str:
         names = sorted({run.recipe.name for run in self.runs})
@@ -62,93 +63,110 @@ class RunBatch:
         return f"{self.study}: {', '.join(names)}{where} ({len(self.runs)} run{'s' if len(self.runs) > 1 else ''})"
 
 
-def space_of(run: Run) -> Literal["loss", "gradient"]:
+def _space(run: Run) -> Literal["loss", "gradient"]:
     return describe(run.recipe.name).space
 
 
-def stackable(run: Run) -> tuple[object, ...]:
-    """Runs with equal answers have equal shapes and may be trained together.
+def batch_key(run: Run) -> tuple[object, ...]:
+    """Return a key that is equal for runs that can be trained together.
 
-    Rates, decays and clips may differ. A gradient-space method works on the gradients of its whole stack, so it stands
-    alone. So does every run in fp16, where one replica's overflow would skip the step of all, and every run of dense
-    prediction. Runs that are measured take turns in one process: all of a seed together.
+    Learning rates, decays and clips may differ. Each gradient-space method has its own batches, because it combines the
+    gradients of a whole batch. These runs are trained alone: runs in fp16, where the overflow of one replica would skip
+    the step of all, and runs of dense prediction. Profiled runs of one seed take turns in one process.
     """
     if is_profiled(run):
         return run.study, run.data, run.model, run.schedule, run.device, run.seed
     if is_dense(run):
         return (run.key,)
-    method = structure(run.recipe) if space_of(run) == "gradient" else None
+    method = balancer_structure(run.recipe) if _space(run) == "gradient" else None
     schedule = replace(run.schedule, lr=0.0, weight_decay=0.0, clip=None)
-    if schedule.decay == "cosine":  # its last share of lr is the same for all only if lr is
+    if schedule.decay == "cosine":  # the final factor lr_end / lr is equal only for equal lr
         schedule = replace(schedule, lr=run.network_lr)
     alone = run.key if run.schedule.precision == "fp16" else None
-    return run.study, WORKLOADS[run.data.name].shape(run), run.model, schedule, run.device, method, alone
+    return run.study, WORKLOADS[run.data.name].shape_key(run), run.model, schedule, run.device, method, alone
 
 
 def make_run_batches(runs: Iterable[Run], largest: int | None = None) -> list[RunBatch]:
-    """Groups runs into stacks of nearly equal size, runs of one method side by side."""
+    """Group runs into batches of nearly equal size, with the runs of a method side by side.
+
+    Args:
+        runs: the runs to group.
+        largest: the largest size of a batch; by default it depends on the method, the problem and the device.
+    """
     groups: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:
-        groups.setdefault(stackable(run), []).append(run)
-    stacks = []
+        groups.setdefault(batch_key(run), []).append(run)
+    batches = []
     for group in groups.values():
-        order: dict[tuple[object, ...], list[Run]] = {}
+        by_method: dict[tuple[object, ...], list[Run]] = {}
         for run in group:
-            order.setdefault(structure(run.recipe), []).append(run)
-        ordered = [run for section in order.values() for run in section]
-        limit = largest or usual_size(ordered[0])
+            by_method.setdefault(balancer_structure(run.recipe), []).append(run)
+        ordered = [run for same_method in by_method.values() for run in same_method]
+        limit = largest or _default_limit(ordered[0])
         count = -(-len(ordered) // limit)
         cuts = [round(i * len(ordered) / count) for i in range(count + 1)]
-        stacks += [RunBatch(tuple(ordered[a:b])) for a, b in pairwise(cuts)]
-    return stacks
+        batches += [RunBatch(tuple(ordered[a:b])) for a, b in pairwise(cuts)]
+    return batches
 
 
-def usual_size(run: Run) -> int:
-    """How many runs like this one are stacked."""
+def _default_limit(run: Run) -> int:
     device = run.device.split(":")[0]
-    own = WORKLOADS[run.data.name].crowd(run) if device == "cpu" and not is_dense(run) else None
-    return own or LARGEST[space_of(run), device]
+    own = WORKLOADS[run.data.name].max_replicas(run) if device == "cpu" and not is_dense(run) else None
+    return own or MAX_RUNS[_space(run), device]
 
 
 def plan(runs: Sequence[Run], store: Store, largest: int | None = None) -> list[RunBatch]:
-    """What is left to do: stacks with a checkpoint whole, of the others the runs that are not finished."""
-    left = []
-    for stack in make_run_batches(dict.fromkeys(runs), largest):  # a run that stands in two tables is run once
-        missing = tuple(run for run in stack.runs if store.result(run, clear=True) is None)
-        if missing:
-            left.append(stack if store.has_checkpoint(stack.study, stack.key) else RunBatch(missing))
-    return left
+    """Return the batches that remain to be run.
+
+    A batch with a checkpoint is returned whole, because it can only be resumed as a whole. Other batches are reduced to
+    their unfinished runs.
+    """
+    remaining = []
+    for batch in make_run_batches(dict.fromkeys(runs), largest):  # a run that belongs to two tables is run once
+        unfinished = tuple(run for run in batch.runs if store.result(run, clear=True) is None)
+        if unfinished:
+            remaining.append(batch if store.has_checkpoint(batch.study, batch.key) else RunBatch(unfinished))
+    return remaining
 
 
 def execute(
-    stack: RunBatch,
+    batch: RunBatch,
     root: Path | str,
     *,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     after_epoch: Callable[[Any], None] | None = None,
 ) -> None:
-    """Trains a stack to its end, from its checkpoint if it has one, and writes what each run of it found.
+    """Train a batch of runs to the end, from its checkpoint if there is one, and write the result of each run.
 
-    In a process group all ranks train it together, and the first one writes.
+    In a process group, all ranks train the batch together and rank 0 writes.
+
+    Args:
+        batch: the runs to train.
+        root: the output folder.
+        checkpoint_seconds: the least time between two checkpoints.
+        after_epoch: called with the trainer after each epoch.
     """
-    with _threads(1 if stack.runs[0].device == "cpu" else torch.get_num_threads()):
-        _execute(stack, Store(root), checkpoint_seconds, after_epoch)
+    # On a CPU, one thread makes sums reproducible; several processes use the other cores.
+    with num_threads(1 if batch.runs[0].device == "cpu" else torch.get_num_threads()):
+        _execute(batch, Store(root), checkpoint_seconds, after_epoch)
 
 
-def _execute(stack: RunBatch, store: Store, checkpoint_seconds: float, after_epoch: Callable[[Any], None] | None) -> None:
-    study, key = stack.study, stack.key
+def _execute(
+    batch: RunBatch, store: Store, checkpoint_seconds: float, after_epoch: Callable[[Any], None] | None
+) -> None:
+    study, key = batch.study, batch.key
     started = time.monotonic()
-    trainer = make_trainer(stack.runs)
+    trainer = make_trainer(batch.runs)
     state = store.load_checkpoint(study, key)
     if state is not None:
         trainer.load_state_dict(state)
-    torchrun.barrier()  # all have read before one writes
+    torchrun.barrier()  # all ranks must have read the checkpoint before rank 0 overwrites it
     saved, pause = time.monotonic(), checkpoint_seconds
     while not trainer.done:
         trainer.train_epoch()
         if not torchrun.is_main_process():
             continue
-        store.save_progress(study, key, trainer.epoch, trainer.live)
+        store.save_progress(study, key, trainer.epoch, trainer.latest_value)
         now = time.monotonic()
         if now - saved >= pause:
             store.save_checkpoint(study, key, trainer.state_dict())
@@ -158,18 +176,18 @@ def _execute(stack: RunBatch, store: Store, checkpoint_seconds: float, after_epo
             after_epoch(trainer)
     if not torchrun.is_main_process():
         return
-    made = circumstances(stack, time.monotonic() - started, state is not None)
-    found = zip(stack.runs, trainer.history, trainer.results(), trainer.pictures(), strict=True)
-    for run, history, result, pictures in found:
+    circumstances = _circumstances(batch, time.monotonic() - started, resumed=state is not None)
+    results = zip(batch.runs, trainer.history, trainer.results(), trainer.pictures(), strict=True)
+    for run, history, result, pictures in results:
         if store.result(run) is None:
-            store.note(run, made)
+            store.write_circumstances(run, circumstances)
             store.finish(run, history, result, pictures)
-    store.drop_stack(study, key)
+    store.delete_checkpoint(study, key)
 
 
-def circumstances(stack: RunBatch, seconds: float, resumed: bool) -> dict[str, Any]:
-    """When and on what a stack was trained, and how long that took since it was last started."""
-    device = stack.runs[0].device
+def _circumstances(batch: RunBatch, seconds: float, *, resumed: bool) -> dict[str, Any]:
+    """Return when and on what machine a batch was trained, and the time since its last start."""
+    device = batch.runs[0].device
     cuda = torch.device(device).type == "cuda"
     return {
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -178,22 +196,11 @@ def circumstances(stack: RunBatch, seconds: float, resumed: bool) -> dict[str, A
         "torch": torch.__version__,
         "counterpoise": cp.__version__,
         "seconds": round(seconds, 1),
-        "runs": len(stack.runs),
+        "runs": len(batch.runs),
         "resumed": resumed,
     }
 
 
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """One thread for each stack: a sum that is shared by threads would round otherwise, and processes use the rest."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def available_cpus() -> int:
-    """How many processors this process may use."""
+    """Return how many CPUs this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

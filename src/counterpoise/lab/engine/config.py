@@ -1,4 +1,4 @@
-"""A run, described: frozen, comparable, and named by its content."""
+"""Run configurations: immutable, hashable, and identified by a hash of their content."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-VERSION = 1  # part of every hash: raise it when the engine's numbers change, and old results are not taken for new ones
+VERSION = 1  # part of every hash: raise it when the results of the engine change, so that old ones are not reused
 
 Options = tuple[tuple[str, Any], ...]
-"""Keyword options as sorted pairs, so that a description can be hashed."""
+"""Keyword options as sorted pairs, which can be hashed."""
 
 
 def freeze_options(**options: Any) -> Options:
+    """Return keyword options as sorted pairs, with lists converted to tuples."""
     return tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in options.items()))
 
 
 @dataclass(frozen=True)
 class Spec:
-    """Something by name, with options: a problem, or a network."""
+    """The name and the options of a problem or a network."""
 
     name: str
     options: Options = ()
@@ -31,23 +32,24 @@ class Spec:
 
 
 def spec(name: str, **options: Any) -> Spec:
+    """Return a `Spec` with the given options."""
     return Spec(name, freeze_options(**options))
 
 
 @dataclass(frozen=True)
 class Recipe(Spec):
-    """A method of the registry with its options, and how its own coordinates and the network are trained under it."""
+    """A method with its options, and how its own parameters (θ, s) and the network are optimised with it."""
 
-    weighting: Recipe | None = None  # the loss-space step before a gradient-space method
-    optimizer: Literal["adam", "sgd"] = "adam"  # of the coordinates (θ, s), as are the next four
-    lr: float | None = None  # None: the network's
+    weighting: Recipe | None = None  # the loss-space method before a gradient-space method
+    optimizer: Literal["adam", "sgd"] = "adam"  # this and the next four fields concern the method's parameters
+    lr: float | None = None  # None: the network's learning rate
     weight_decay: float = 0.0
     clip: float | None = None
-    joined: bool = False  # their gradient is clipped as part of the network's
-    start: tuple[float, ...] | None = None  # where the coordinates start, instead of where the method starts them
-    network_lr: float | None = None  # what this method wants different from the schedule
-    network_clip: float | None = None
-    network_gain: float = 1.0  # multiplies the network's gradient before it is clipped
+    joined: bool = False  # clip their gradient together with the network's
+    start: tuple[float, ...] | None = None  # initial values; None: those of the method
+    network_lr: float | None = None  # overrides Schedule.lr
+    network_clip: float | None = None  # overrides Schedule.clip
+    network_gain: float = 1.0  # multiplies the network's gradient before clipping
 
 
 @dataclass(frozen=True)
@@ -66,15 +68,15 @@ class Schedule:
     lr_end: float = 0.0
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     shared: Literal["all", "trunk"] = "trunk"  # where gradient-space methods compare tasks
-    monitor: str = "macro"  # what "best" and early stopping look at, higher is better ("-loss": the sum of losses)
-    patience: int | None = None  # stop after so many epochs without a better value
+    monitor: str = "macro"  # metric for early stopping and the best epoch, higher is better ("-loss": minus the sum)
+    patience: int | None = None  # stop after this many epochs without improvement
     min_delta: float = 0.0
-    report: Literal["last", "best"] = "last"  # the epoch whose scores are the run's
+    report: Literal["last", "best"] = "last"  # the epoch whose scores are reported
 
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that decides a run's numbers."""
+    """Everything that determines the results of a run."""
 
     study: str
     data: Spec
@@ -85,11 +87,12 @@ class Run:
     device: str = "cpu"
 
     def canonical(self) -> str:
+        """Return the configuration as canonical JSON, the text that is hashed."""
         return json.dumps({"version": VERSION, **asdict(self)}, sort_keys=True, separators=(",", ":"))
 
     @cached_property
     def key(self) -> str:
-        """The name of the run's folder."""
+        """The hash of the configuration, which names the run's folder."""
         return content_hash(self.canonical())
 
     @property
@@ -106,40 +109,46 @@ class Run:
 
 
 def parse_run(text: str) -> Run:
-    """The run that a description describes: the inverse of `canonical`. A ValueError where it describes none."""
+    """Parse a run from its canonical JSON: the inverse of `Run.canonical`.
+
+    Raises:
+        ValueError: if the text is not the canonical JSON of a run of this version.
+    """
     try:
         given = json.loads(text)
         if given.pop("version") != VERSION:
-            raise ValueError("another version of the engine made it")
-        made = {"data": Spec, "model": Spec, "schedule": Schedule}
-        pieces = {name: build(**_thawed(given.pop(name))) for name, build in made.items()}
-        run = Run(**pieces, recipe=_recipe(given.pop("recipe")), **given)
+            raise ValueError("it was written by another version of the engine")
+        parts = {"data": Spec, "model": Spec, "schedule": Schedule}
+        built = {name: cls(**_lists_to_tuples(given.pop(name))) for name, cls in parts.items()}
+        run = Run(**built, recipe=_parse_recipe(given.pop("recipe")), **given)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"expected the description of a run, found {text[:60]!r} ({error})") from error
+        raise ValueError(f"expected the configuration of a run, got {text[:60]!r} ({error})") from error
     if run.canonical() != text:
-        raise ValueError("the description of a run is not written as this version writes it")
+        raise ValueError("expected the configuration of a run in canonical form")
     return run
 
 
-def _recipe(given: dict[str, Any]) -> Recipe:
+def _parse_recipe(given: dict[str, Any]) -> Recipe:
     weighting = given.pop("weighting")
-    return Recipe(**_thawed(given), weighting=None if weighting is None else _recipe(weighting))
+    return Recipe(**_lists_to_tuples(given), weighting=None if weighting is None else _parse_recipe(weighting))
 
 
-def _thawed(given: dict[str, Any]) -> dict[str, Any]:
-    """JSON has lists where a description has tuples."""
-    return {name: _tuples(value) for name, value in given.items()}
+def _lists_to_tuples(given: dict[str, Any]) -> dict[str, Any]:
+    """Undo the conversion of tuples to lists by JSON."""
+    return {name: _to_tuple(value) for name, value in given.items()}
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def _to_tuple(value: Any) -> Any:
+    return tuple(map(_to_tuple, value)) if isinstance(value, list) else value
 
 
 def content_hash(text: str) -> str:
+    """Return the first 20 hex digits of the SHA-256 hash of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 def recipe(method: str, /, **options: Any) -> Recipe:
-    """A recipe: fields of `Recipe` go there, everything else is an option of the method."""
-    own = {name: options.pop(name) for name in list(options) if name in Recipe.__dataclass_fields__ and name != "name"}
-    return replace(Recipe(method, freeze_options(**options)), **own)
+    """Return a `Recipe`. Arguments that are no field of `Recipe` are options of the method."""
+    fields = Recipe.__dataclass_fields__.keys() - {"name"}
+    given = {name: options.pop(name) for name in list(options) if name in fields}
+    return replace(Recipe(method, freeze_options(**options)), **given)

@@ -1,18 +1,22 @@
-"""A step as one CUDA graph: captured once, then replayed without the host saying each kernel again."""
+"""Capture of a training or evaluation step as a CUDA graph, which avoids launching its kernels one by one."""
 
 import warnings
 from collections.abc import Callable
 
 import torch
 
-WARM_UP = 3  # calls before the capture: compilation, cuDNN's choice of kernels, the optimisers' first allocations
+WARM_UP = 3  # calls before the capture: compilation, cuDNN benchmarks, first allocations of the optimisers
 
 
 class CudaGraphStep:
-    """Calls `step`, which takes nothing and returns nothing: everything it reads and writes stays where it is.
+    """Call a step, first eagerly, then as a captured CUDA graph.
 
-    The first calls run as they are, the next is captured, the others are replays. What the step does in Python happens
-    only at the capture. Where it cannot be captured, `recover` is called and it goes on as it is.
+    The first `WARM_UP` calls run eagerly, the next call captures the step, and later calls replay it. Python code of
+    the step does not run in a replay. If the capture fails, all further calls run eagerly.
+
+    Args:
+        step: takes and returns nothing. The tensors that it reads and writes must keep their addresses.
+        recover: called after a failed capture, before the step runs eagerly.
     """
 
     def __init__(self, step: Callable[[], None], recover: Callable[[], None]) -> None:
@@ -28,17 +32,17 @@ class CudaGraphStep:
             self.step()
         elif self.calls < WARM_UP:
             self.calls += 1
-            self._aside()
+            self._on_side_stream()
         else:
             self._capture()
 
-    def _aside(self) -> None:
-        """On a stream of its own, as a capture is: nothing must stay tied to the usual one."""
-        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
-        aside.wait_stream(here)
-        with torch.cuda.stream(aside):
+    def _on_side_stream(self) -> None:
+        """Run the step on a side stream, as the capture does, so that nothing is tied to the default stream."""
+        current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
             self.step()
-        here.wait_stream(aside)
+        current.wait_stream(side)
 
     def _capture(self) -> None:
         graph = torch.cuda.CUDAGraph()
@@ -47,10 +51,10 @@ class CudaGraphStep:
             with torch.cuda.graph(graph):
                 self.step()
         except RuntimeError as error:
-            warnings.warn(f"the step is not captured in a CUDA graph: {error}", stacklevel=2)
+            warnings.warn(f"could not capture the step as a CUDA graph: {error}", stacklevel=2)
             self.failed = True
             self.recover()
             self.step()
             return
         self.graph = graph
-        graph.replay()  # a capture runs nothing
+        graph.replay()  # the capture itself does not run the kernels

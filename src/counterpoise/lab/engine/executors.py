@@ -1,4 +1,4 @@
-"""Where stacks run: here, in local processes, or on a Ray cluster."""
+"""Executors: run batches of runs in this process, in local processes, or on a Ray cluster."""
 
 import multiprocessing
 import os
@@ -13,104 +13,93 @@ from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from ..data import DataError
 from . import torchrun
 from .batching import RunBatch, available_cpus, execute
+from .jobs import EXTERNAL_ERRORS, CrashError, Executor, Job, RunError
 
 ExecutorName = Literal["inline", "processes", "ray"]
 ATTEMPTS = 3
 POLL_SECONDS = 0.1
-OUTSIDE = (DataError, OSError)
-"""What goes wrong outside of the program, with data or disks: the message says what, and a traceback nothing more."""
-
-
-class RunError(RuntimeError):
-    """A stack that failed, with what its worker said."""
-
-
-class CrashError(Exception):
-    """A worker that vanished without a word: its stack is tried again."""
-
-
-class Job(Protocol):
-    def done(self) -> bool:
-        """Whether the stack has ended; raises CrashError, or RunError with the worker's own words."""
-
-
-class Executor(Protocol):
-    slots: int
-
-    def start(self, stack: RunBatch, root: Path) -> Job: ...
 
 
 def run_batches(
-    stacks: Sequence[RunBatch],
+    batches: Sequence[RunBatch],
     root: Path,
     executor: Executor,
-    watch: Callable[[Sequence[RunBatch], Sequence[RunBatch]], None] = lambda running, ended: None,
+    callback: Callable[[Sequence[RunBatch], Sequence[RunBatch]], None] = lambda running, ended: None,
 ) -> None:
-    """Runs stacks, as many at once as the executor has slots; a stack whose worker was killed goes on elsewhere.
+    """Run batches of runs, as many at a time as the executor has slots, and retry those whose worker crashed.
 
-    `watch` is called all the while with the stacks that run and those that have just ended.
+    Args:
+        batches: what to run. The most expensive batch starts first.
+        root: the output folder.
+        executor: where to run.
+        callback: called at each poll with the running batches and those that have just ended.
+
+    Raises:
+        RunError: if a batch failed, or if its worker crashed three times.
     """
-    waiting = deque((stack, 1) for stack in sorted(stacks, key=lambda s: -s.work))
+    waiting = deque((batch, 1) for batch in sorted(batches, key=lambda batch: -batch.work))
     running: list[tuple[RunBatch, int, Job]] = []
     while waiting or running:
         while waiting and len(running) < executor.slots:
-            stack, attempt = waiting.popleft()
-            running.append((stack, attempt, executor.start(stack, root)))
-        ended: list[tuple[RunBatch, int, Job]] = []
-        still: list[tuple[RunBatch, int, Job]] = []
-        for stack, attempt, job in running:
+            batch, attempt = waiting.popleft()
+            running.append((batch, attempt, executor.start(batch, root)))
+        ended: list[RunBatch] = []
+        unfinished: list[tuple[RunBatch, int, Job]] = []
+        for batch, attempt, job in running:
             try:
-                (ended if job.done() else still).append((stack, attempt, job))
+                if job.done():
+                    ended.append(batch)
+                else:
+                    unfinished.append((batch, attempt, job))
             except CrashError as crash:
                 if attempt == ATTEMPTS:
-                    raise RunError(f"{stack}: its worker was lost {ATTEMPTS} times ({crash})") from crash
-                waiting.append((stack, attempt + 1))
-        running = still
-        watch([stack for stack, _, _ in running], [stack for stack, _, _ in ended])
+                    raise RunError(f"{batch}: its worker crashed {ATTEMPTS} times ({crash})") from crash
+                waiting.append((batch, attempt + 1))
+        running = unfinished
+        callback([batch for batch, _, _ in running], ended)
         if running and not ended:
             time.sleep(POLL_SECONDS)
 
 
-class Inline:
-    """In this process, one stack after another."""
+class InlineExecutor:
+    """Run batches one after another in this process."""
 
     slots = 1
 
-    def start(self, stack: RunBatch, root: Path) -> Job:
+    def start(self, batch: RunBatch, root: Path) -> Job:
         try:
-            execute(stack, root)
-        except OUTSIDE as error:
-            raise RunError(f"{stack} failed: {error}") from error
-        return _Ended()
+            execute(batch, root)
+        except EXTERNAL_ERRORS as error:
+            raise RunError(f"{batch} failed: {error}") from error
+        return _FinishedJob()
 
 
-class _Ended:
+class _FinishedJob:
     def done(self) -> bool:
         return True
 
 
-class Processes:
-    """In processes of this machine, one for each stack and one thread for each process."""
+class ProcessExecutor:
+    """Run each batch in its own single-threaded process of this machine."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
-        self.jobs: list[_Process] = []
+        self.jobs: list[_ProcessJob] = []
         self.context: BaseContext = multiprocessing.get_context("spawn")
         if sys.platform != "win32":
             from multiprocessing.forkserver import ensure_running
 
-            # A server that has imported torch and the command once, and forks: a worker starts in milliseconds.
+            # The server imports torch and the command once, so that a forked worker starts in milliseconds.
             self.context = multiprocessing.get_context("forkserver")
             self.context.set_forkserver_preload(["__main__", "counterpoise.lab.engine.executors"])
-            ensure_running()  # it imports while the parent goes on
+            ensure_running()  # imports in the background
 
-    def start(self, stack: RunBatch, root: Path) -> Job:
-        job = _Process(self.context, stack, root)
+    def start(self, batch: RunBatch, root: Path) -> Job:
+        job = _ProcessJob(self.context, batch, root)
         self.jobs.append(job)
         return job
 
@@ -120,41 +109,41 @@ class Processes:
             job.process.join()
 
 
-class _Process:
-    def __init__(self, context: Any, stack: RunBatch, root: Path) -> None:
-        self.stack = stack
-        self.words, theirs = context.Pipe(duplex=False)
-        self.process = context.Process(target=_work, args=(stack, root, theirs), daemon=True)
+class _ProcessJob:
+    def __init__(self, context: Any, batch: RunBatch, root: Path) -> None:
+        self.batch = batch
+        self.errors, sender = context.Pipe(duplex=False)
+        self.process = context.Process(target=_work, args=(batch, root, sender), daemon=True)
         self.process.start()
-        theirs.close()
+        sender.close()
 
     def done(self) -> bool:
         if self.process.is_alive():
             return False
         self.process.join()
         try:
-            error = self.words.recv() if self.words.poll() else ""
+            error = self.errors.recv() if self.errors.poll() else ""
         except EOFError:
             error = ""
         if error:
-            raise RunError(f"{self.stack} failed: {error}")
+            raise RunError(f"{self.batch} failed: {error}")
         if self.process.exitcode:
             raise CrashError(f"exit code {self.process.exitcode}")
         return True
 
 
-def _work(stack: RunBatch, root: Path, words: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group: the parent decides
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+def _work(batch: RunBatch, root: Path, errors: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     try:
-        execute(stack, root)
+        execute(batch, root)
     except Exception as error:
-        words.send(str(error) if isinstance(error, OUTSIDE) else f"\n{traceback.format_exc()}")
+        errors.send(str(error) if isinstance(error, EXTERNAL_ERRORS) else f"\n{traceback.format_exc()}")
         raise SystemExit(1) from None
 
 
-def _end_with_parent() -> None:
-    """A parent that was killed cannot end its workers: they leave by themselves. What is on disk is whole."""
+def _exit_with_parent() -> None:
+    """Exit when the parent has been killed, which then cannot stop its workers. Files on disk are always complete."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -172,22 +161,31 @@ def _processes(jobs: int) -> Iterator[Executor]:
 
 @contextmanager
 def _inline() -> Iterator[Executor]:
-    yield Inline()
+    yield InlineExecutor()
 
 
 @contextmanager
-def _together(device: str) -> Iterator[Executor]:
-    """All processes that torchrun has started, on one stack after another."""
+def _torchrun(device: str) -> Iterator[Executor]:
+    """Train one batch after another with all processes that torchrun has started."""
     with torchrun.process_group(device):
-        yield Inline()
+        yield InlineExecutor()
 
 
 def make_executor(
     name: ExecutorName, *, jobs: int | None = None, address: str | None = None, device: str = "cpu"
 ) -> AbstractContextManager[Executor]:
-    """An executor, to be entered: leaving it ends its workers."""
+    """Return a context manager that yields an executor and stops its workers on exit.
+
+    Args:
+        name: "inline", "processes" or "ray".
+        jobs: the number of processes; by default one per CPU, or one for a GPU.
+        address: the Ray cluster; see `ray_executor`.
+        device: the device of the runs.
+
+    Under torchrun, all its processes train together, whatever the name.
+    """
     if torchrun.started_by_torchrun():
-        return _together(device)
+        return _torchrun(device)
     if name == "inline":
         return _inline()
     if name == "processes":

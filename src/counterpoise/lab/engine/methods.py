@@ -1,4 +1,4 @@
-"""The methods that runs may name: those of the library, and those that only the laboratory has."""
+"""The methods available to runs: those of the library and those that exist only for the studies."""
 
 from typing import Any
 
@@ -13,15 +13,17 @@ LAB_METHODS = {
         NashAuthors,
         "gradient",
         "Subedi 2026, baseline",
-        "Nash-MTL by an undamped iteration, clipped while loss-scaled: what the paper's row rests on",
+        "Nash-MTL with an undamped iteration and a clip of the scaled gradient, as in the paper's experiments",
         ("shared",),
     )
 }
 
 
 def describe(name: str) -> Method:
+    """Return the registry entry of a method."""
     return LAB_METHODS[name] if name in LAB_METHODS else cp.describe(name)
 
 
 def make(name: str, tasks: tuple[str, ...], **options: Any) -> cp.Balancer:
+    """Build a balancer by the name of its method."""
     return LAB_METHODS[name].build(tasks, **options) if name in LAB_METHODS else cp.make(name, tasks, **options)

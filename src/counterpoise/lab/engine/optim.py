@@ -1,4 +1,4 @@
-"""Optimisers for a stack of replicas: each has its own rate, decay, clip and gradient norm."""
+"""An optimiser for many replicas at once, each with its own learning rate, decay, clip and gradient norm."""
 
 import math
 from collections.abc import Sequence
@@ -13,11 +13,22 @@ BETAS, EPS = (0.9, 0.999), 1e-8
 CLIP_EPS = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
 
-class Group:
-    """The parameters of R replicas as one (R, P) matrix, and the optimiser that moves it.
+class ReplicaOptimizer:
+    """Optimise the parameters of R replicas as one (R, P) matrix.
 
-    The parameters become views of the matrix, so a step is a dozen operations however many there are. The update is
-    that of `torch.optim.Adam` (decay coupled), `AdamW` (decoupled) or `SGD`, row by row.
+    The parameters become views of the matrix, so the number of operations per step does not depend on their number.
+    Each row is updated as by `torch.optim.Adam` (coupled decay), `AdamW` (decoupled decay) or `SGD`. torch has no
+    optimiser with a learning rate and a clip for each row.
+
+    Args:
+        parameters: tensors of shape (R, …); any shape if R is 1.
+        replicas: R.
+        optimizer: "adam", "adamw" or "sgd".
+        lr: the learning rate of each replica.
+        weight_decay: the weight decay of each replica.
+        clip: the largest gradient norm of each replica; None for no clipping.
+        gain: multiplies the gradient of each replica before clipping.
+        decay_mask: for each parameter whether weight decay applies to it; None for all.
     """
 
     def __init__(
@@ -30,17 +41,17 @@ class Group:
         weight_decay: Sequence[float],
         clip: Sequence[float | None],
         gain: Sequence[float] | None = None,
-        decaying: Sequence[bool] | None = None,
+        decay_mask: Sequence[bool] | None = None,
     ) -> None:
         self.parameters, self.replicas, self.optimizer = list(parameters), replicas, optimizer
         self.value = torch.cat([p.detach().reshape(replicas, -1) for p in self.parameters], 1)
         for parameter, part in zip(self.parameters, self.split(self.value), strict=True):
             parameter.data = part
         self.lr, self.weight_decay = self._column(lr), self._column(weight_decay)
-        if decaying is not None and not all(decaying):  # some parameters are spared
-            parts = zip(self.parameters, decaying, strict=True)
-            spared = torch.cat([torch.full((p.numel() // replicas,), float(decays)) for p, decays in parts])
-            self.weight_decay = self.weight_decay * spared.to(self.value)
+        if decay_mask is not None and not all(decay_mask):
+            parts = zip(self.parameters, decay_mask, strict=True)
+            mask = torch.cat([torch.full((p.numel() // replicas,), float(decays)) for p, decays in parts])
+            self.weight_decay = self.weight_decay * mask.to(self.value)
         self.clip = self._column([math.inf if c is None else c for c in clip])
         self.gain = None if gain is None or set(gain) == {1.0} else self._column(gain)
         self.mean, self.square = torch.zeros_like(self.value), torch.zeros_like(self.value)
@@ -50,17 +61,17 @@ class Group:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """What a GradScaler looks at."""
+        """The parameters, in the form that a GradScaler reads."""
         return [{"params": self.parameters}]
 
     def split(self, matrix: Tensor) -> list[Tensor]:
-        """An (R, P) matrix cut into the shapes of the parameters."""
+        """Split an (R, P) matrix into tensors with the shapes of the parameters."""
         sizes = [p.numel() // self.replicas for p in self.parameters]
         return [part.view(p.shape) for p, part in zip(self.parameters, matrix.split(sizes, 1), strict=True)]
 
     @torch.no_grad()
-    def gather(self) -> None:
-        """Takes the gradients over as one matrix, with the norm of each row; the parameters give theirs up."""
+    def gather_gradients(self) -> None:
+        """Collect the gradients in one matrix, compute the norm of each row, and clear the parameters' gradients."""
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         self.gradient = torch.cat([part.reshape(self.replicas, -1) for part in parts], 1)
         for parameter in self.parameters:
@@ -71,12 +82,13 @@ class Group:
 
     @torch.no_grad()
     def step(self, factor: Tensor | float = 1.0) -> None:
-        """One step at lr × factor; `factor` may be a column (R, 1), 0 for a replica that has stopped.
+        """Take a step with the learning rate lr × factor.
 
-        Gradients are clipped row by row by `norm`, which whoever gathered them may have widened to further groups.
+        `factor` may be a column (R, 1), with 0 for replicas that have stopped. Each row is clipped by `norm`, which the
+        caller may have extended to other optimisers after `gather_gradients`.
         """
         if self.gradient is None:
-            self.gather()
+            self.gather_gradients()
         assert self.gradient is not None
         gradient, self.gradient = self.gradient, None
         gradient.mul_((self.clip / (self.norm + CLIP_EPS)).clamp_max(1.0))
@@ -108,7 +120,7 @@ class Group:
 
 
 def schedule_factor(schedule: Schedule, step: int, total: int, lr: float) -> float:
-    """The share of `lr` that step number `step` (from 0) of `total` takes: linear warm-up, then constant or cosine."""
+    """Return the factor of `lr` at `step` (from 0) of `total`: linear warm-up, then constant or cosine decay."""
     if step < schedule.warmup_steps:
         return (step + 1) / schedule.warmup_steps
     if schedule.decay == "constant":

@@ -1,4 +1,4 @@
-"""Several runs in turns in one process, with the time and the memory that each takes."""
+"""Measurement of the time and memory of several runs that take turns in one process."""
 
 import time
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ import torch
 from .config import Run
 from .dense import DenseTrainer
 
-MEMORY_EPOCH = 1  # in which memory is looked at, with steps that are not captured
-WARM_UP = 2  # epochs whose time is not counted: compilation, cuDNN's choice of kernels, and that one
+MEMORY_EPOCH = 1  # the epoch in which memory is measured, without CUDA graphs
+WARM_UP = 2  # epochs that are not timed: compilation, cuDNN benchmarks, and the memory epoch
 
 
 class ProfilingTrainer:
-    """Trains runs side by side: an epoch of each, and the one that was first goes last in the next.
+    """Train runs in turns, one epoch each, in an order that rotates with every epoch.
 
-    So a machine that slows down does so for all of them. Times are no part of what a resumed run would repeat.
+    A slowdown of the machine therefore affects all runs. Times are not reproducible, unlike the rest of a run.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
@@ -29,8 +29,8 @@ class ProfilingTrainer:
         return all(trainer.done for trainer in self.trainers)
 
     @property
-    def live(self) -> float:
-        return self.trainers[0].live
+    def latest_value(self) -> float:
+        return self.trainers[0].latest_value
 
     @property
     def history(self) -> list[list[dict[str, Any]]]:
@@ -39,28 +39,28 @@ class ProfilingTrainer:
     def train_epoch(self) -> None:
         count = len(self.trainers)
         for place in range(count):
-            self._measured(self.trainers[(place + self.epoch) % count])
+            self._train_measured(self.trainers[(place + self.epoch) % count])
         self.epoch += 1
 
-    def _measured(self, trainer: DenseTrainer) -> None:
+    def _train_measured(self, trainer: DenseTrainer) -> None:
         cuda = trainer.device.startswith("cuda")
         if cuda:
             torch.cuda.synchronize(trainer.device)
             torch.cuda.reset_peak_memory_stats(trainer.device)
-        others = sum(_bytes(other) for other in self.trainers if other is not trainer)
-        looked_at = trainer.epoch == MEMORY_EPOCH
+        others = sum(_persistent_bytes(other) for other in self.trainers if other is not trainer)
+        measures_memory = trainer.epoch == MEMORY_EPOCH
         start = time.perf_counter()
-        with trainer.uncaptured() if looked_at else nullcontext():
+        with trainer.without_cuda_graphs() if measures_memory else nullcontext():
             trainer.train_epoch()
         if cuda:
             torch.cuda.synchronize(trainer.device)
         trainer.rows[-1]["seconds"] = time.perf_counter() - start
-        if cuda and looked_at:
+        if cuda and measures_memory:
             trainer.rows[-1]["memory_mb"] = (torch.cuda.max_memory_allocated(trainer.device) - others) / 2**20
 
     def results(self) -> list[dict[str, Any]]:
-        """Those of the runs, with the median time of an epoch and the memory."""
-        found = []
+        """Return the results of the runs, with the median time of an epoch and the peak memory."""
+        results = []
         for trainer in self.trainers:
             (result,) = trainer.results()
             counted = trainer.rows[WARM_UP:] or trainer.rows
@@ -68,8 +68,8 @@ class ProfilingTrainer:
             memory = max((row["memory_mb"] for row in trainer.rows if "memory_mb" in row), default=float("nan"))
             times = {"epoch_seconds": float(seconds.median()), "total_seconds": float(seconds.sum())}
             result["metrics"] = result["metrics"] | times | {"memory_mb": memory, "parameters": result["parameters"]}
-            found.append(result)
-        return found
+            results.append(result)
+        return results
 
     def pictures(self) -> list[dict[str, bytes]]:
         return [{} for _ in self.trainers]
@@ -83,14 +83,14 @@ class ProfilingTrainer:
             trainer.load_state_dict(saved)
 
 
-def _bytes(trainer: DenseTrainer) -> int:
-    """What a trainer holds between its epochs."""
-    held = [
+def _persistent_bytes(trainer: DenseTrainer) -> int:
+    """Return the GPU memory that a trainer uses between epochs."""
+    tensors = [
         *trainer.network.state_dict().values(),
         *trainer.best_state.values(),
         *trainer.balancer.state_dict().values(),
     ]
-    held += [p.grad for p in trainer.network.parameters() if p.grad is not None]
-    for optimizer in trainer.optim.each:
-        held += [t for state in optimizer.state.values() for t in state.values()]
-    return sum(t.numel() * t.element_size() for t in held if isinstance(t, torch.Tensor) and t.is_cuda)
+    tensors += [p.grad for p in trainer.network.parameters() if p.grad is not None]
+    for optimizer in trainer.optim.optimizers:
+        tensors += [t for state in optimizer.state.values() for t in state.values()]
+    return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, torch.Tensor) and t.is_cuda)

@@ -1,4 +1,4 @@
-"""Stacks on a Ray cluster. Imported only where it is used: it needs the extra `ray`."""
+"""The executor for a Ray cluster. Imported only when used, because it needs the extra `ray`."""
 
 import logging
 import os
@@ -12,15 +12,22 @@ import ray
 from ..data.arff import CACHE_VARIABLE
 from ..data.locations import VARIABLE
 from .batching import RunBatch, execute
-from .executors import OUTSIDE, CrashError, Job, RunError
+from .jobs import EXTERNAL_ERRORS, CrashError, Job, RunError
 from .store import Store
 
 
 @contextmanager
 def ray_executor(address: str | None) -> Iterator["RayExecutor"]:
-    """Connects to the cluster at `address` ("auto": the one of this machine; None: a new one on this machine)."""
-    mine = not ray.is_initialized()
-    if mine:
+    """Connect to a Ray cluster and yield its executor.
+
+    Args:
+        address: the address of the cluster; "auto" for the one of this machine; None to start one on this machine.
+
+    Raises:
+        RunError: if the cluster cannot be reached.
+    """
+    started_here = not ray.is_initialized()
+    if started_here:
         variables = {name: os.environ[name] for name in (VARIABLE, CACHE_VARIABLE) if name in os.environ}
         options: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False, "logging_level": logging.ERROR}
         try:
@@ -30,49 +37,49 @@ def ray_executor(address: str | None) -> Iterator["RayExecutor"]:
     try:
         yield RayExecutor()
     finally:
-        if mine:
+        if started_here:
             ray.shutdown()
 
 
 class RayExecutor:
-    """One task for each stack; Ray finds it a processor (or a GPU). A stack whose node dies is started elsewhere.
+    """Run each batch as one Ray task. A batch whose node dies is started on another one.
 
-    The output folder is best shared by all nodes: then a stack goes on from its checkpoint. What a worker wrote also
-    comes back with its answer, so nothing is lost where it is not shared.
+    If all nodes share the output folder, such a batch resumes from its checkpoint. Workers also return what they wrote,
+    so no result is lost if the folder is not shared.
     """
 
     slots = 10_000  # Ray does the queueing
 
-    def start(self, stack: RunBatch, root: Path) -> Job:
-        device = stack.runs[0].device
+    def start(self, batch: RunBatch, root: Path) -> Job:
+        device = batch.runs[0].device
         options: dict[str, Any] = {"num_cpus": 1, "max_retries": 0, "num_gpus": int(device.startswith("cuda"))}
-        return _Task(stack, root, _work.options(**options).remote(stack, str(root)))
+        return _RayJob(batch, root, _work.options(**options).remote(batch, str(root)))
 
 
-class _Task:
-    def __init__(self, stack: RunBatch, root: Path, answer: Any) -> None:
-        self.stack, self.root, self.answer = stack, root, answer
+class _RayJob:
+    def __init__(self, batch: RunBatch, root: Path, reference: Any) -> None:
+        self.batch, self.root, self.reference = batch, root, reference
 
     def done(self) -> bool:
-        ready, _ = ray.wait([self.answer], timeout=0)
+        ready, _ = ray.wait([self.reference], timeout=0)
         if not ready:
             return False
         try:
-            found = ray.get(self.answer)
+            results = ray.get(self.reference)
         except ray.exceptions.RayTaskError as error:
-            words = error.cause if isinstance(error.cause, OUTSIDE) else f"\n{error}"
-            raise RunError(f"{self.stack} failed: {words}") from error
+            message = error.cause if isinstance(error.cause, EXTERNAL_ERRORS) else f"\n{error}"
+            raise RunError(f"{self.batch} failed: {message}") from error
         except ray.exceptions.RayError as error:
             raise CrashError(type(error).__name__) from error
         store = Store(self.root)
-        for run, (history, result) in zip(self.stack.runs, found, strict=True):
-            if store.result(run) is None:  # the worker's folder is not ours
+        for run, (history, result) in zip(self.batch.runs, results, strict=True):
+            if store.result(run) is None:  # the worker wrote to another folder
                 store.finish(run, history, result)
         return True
 
 
 @ray.remote
-def _work(stack: RunBatch, root: str) -> list[tuple[Any, Any]]:
-    execute(stack, root)
+def _work(batch: RunBatch, root: str) -> list[tuple[Any, Any]]:
+    execute(batch, root)
     store = Store(root)
-    return [(store.history(run), store.result(run)) for run in stack.runs]
+    return [(store.history(run), store.result(run)) for run in batch.runs]

@@ -1,4 +1,4 @@
-"""Results on disk: every file is written whole or not at all, and checked when it is read."""
+"""Results on disk. Files are written atomically, and verified by a digest when they are read."""
 
 import contextlib
 import hashlib
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..files import write_atomic as write_atomic
+from ..files import write_atomic
 from .config import Run
 
 DESCRIPTION, HISTORY, RESULT, CHECKPOINT, PROGRESS, CIRCUMSTANCES = (
@@ -25,15 +25,19 @@ DESCRIPTION, HISTORY, RESULT, CHECKPOINT, PROGRESS, CIRCUMSTANCES = (
     "circumstances.json",
 )
 
-STALE = 600.0  # seconds after which nobody writes on a draft any more
+STALE_SECONDS = 600.0  # age after which a temporary file has been abandoned
 
 
 class CorruptWarning(UserWarning):
-    """Something on disk is not what was written; it is done again."""
+    """A file on disk is damaged. Its run or batch is repeated."""
 
 
 class Store:
-    """A folder of runs: root/study/key/{run,history,result}.json; a stack's checkpoint is root/study/stack-key/."""
+    """A folder of runs.
+
+    A run has the files root/study/key/{run,history,result}.json. The checkpoint and the progress of a batch of runs are
+    in root/study/stack-key/ until the batch is finished.
+    """
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
@@ -48,9 +52,10 @@ class Store:
         result: dict[str, Any],
         pictures: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Writes a run's files. The result comes last, with the digests of the others: then the run is done.
+        """Write the files of a finished run.
 
-        Pictures are to look at; the run is the same without them.
+        The result, which contains the digests of the other files, is written last: a run is finished if it exists.
+        Pictures are optional and not verified.
         """
         folder = self.folder(run)
         for name, picture in (pictures or {}).items():
@@ -61,30 +66,31 @@ class Store:
         body = encode(result)
         digests = {name: digest(text.encode()) for name, text in {**texts, RESULT: body}.items()}
         write_atomic(folder / RESULT, encode({"digests": digests, "result": body}).encode())
-        for draft in folder.glob(".*.*.*"):  # of a worker that was killed while it wrote; another may be writing now
-            with contextlib.suppress(OSError):
-                if draft.stat().st_mtime < time.time() - STALE:
-                    draft.unlink()
+        _delete_abandoned_files(folder)
 
-    def note(self, run: Run, circumstances: dict[str, Any]) -> None:
-        """When, where and with what a run was made, beside it: nothing that its numbers follow from."""
+    def write_circumstances(self, run: Run, circumstances: dict[str, Any]) -> None:
+        """Write when, where and with which versions a run was made. Its results do not depend on this file."""
         write_atomic(self.folder(run) / CIRCUMSTANCES, encode(circumstances).encode(), durable=False)
 
     def circumstances(self, run: Run) -> dict[str, Any]:
         return read_circumstances(self.folder(run))
 
     def result(self, run: Run, *, clear: bool = False) -> dict[str, Any] | None:
-        """The result of a finished run, or None. A damaged folder is named and counts as not finished.
+        """Return the result of a run; None if it is not finished.
 
-        Who will do the run again may `clear` such a folder; who only looks must not.
+        A damaged folder raises a `CorruptWarning` and counts as not finished.
+
+        Args:
+            run: the run.
+            clear: delete a damaged result. Set it only if the run will be repeated.
         """
         folder = self.folder(run)
         if not (folder / RESULT).exists():
             return None
         try:
-            return self._verified(folder, run.canonical())
+            return self._read_verified(folder, run.canonical())
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            warnings.warn(f"{folder} is damaged ({error}): {run} counts as not run", CorruptWarning, stacklevel=2)
+            warnings.warn(f"{folder} is damaged ({error}): {run} counts as not finished", CorruptWarning, stacklevel=2)
             if clear:
                 (folder / RESULT).unlink(missing_ok=True)
             return None
@@ -93,63 +99,69 @@ class Store:
         rows: list[dict[str, Any]] = json.loads((self.folder(run) / HISTORY).read_text())
         return rows
 
-    def _verified(self, folder: Path, description: str) -> dict[str, Any]:
-        text, result = read_run_folder(folder)
-        if text != description:
-            raise ValueError(f"{DESCRIPTION} describes another run")
+    def _read_verified(self, folder: Path, description: str) -> dict[str, Any]:
+        found, result = read_run_folder(folder)
+        if found != description:
+            raise ValueError(f"{DESCRIPTION} belongs to another run")
         return result
 
     def devices(self, study: str) -> list[str]:
-        """On which devices runs of a study were made."""
-        found = set()
+        """Return the devices on which the runs of a study were made."""
+        devices = set()
         for path in (self.root / study).glob(f"*/{DESCRIPTION}"):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # damaged: told where it is read
-                found.add(str(json.loads(path.read_text())["device"]))
-        return sorted(found)
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # `result` warns about damage
+                devices.add(str(json.loads(path.read_text())["device"]))
+        return sorted(devices)
 
-    def stack_folder(self, study: str, key: str) -> Path:
+    def batch_folder(self, study: str, key: str) -> Path:
         return self.root / study / f"stack-{key}"
 
     def save_checkpoint(self, study: str, key: str, state: dict[str, Any]) -> None:
         buffer = io.BytesIO()
         torch.save(state, buffer)
         payload = buffer.getvalue()
-        write_atomic(self.stack_folder(study, key) / CHECKPOINT, digest(payload).encode() + payload)
+        write_atomic(self.batch_folder(study, key) / CHECKPOINT, digest(payload).encode() + payload)
 
     def load_checkpoint(self, study: str, key: str) -> dict[str, Any] | None:
-        """The state a stack was saved in, or None: nothing saved, or damaged (which is named)."""
-        path = self.stack_folder(study, key) / CHECKPOINT
+        """Return the saved state of a batch; None without a checkpoint, or with a warning if it is damaged."""
+        path = self.batch_folder(study, key) / CHECKPOINT
         if not path.exists():
             return None
         content = path.read_bytes()
         saved, payload = content[:64], content[64:]
         if digest(payload).encode() != saved:
-            warnings.warn(f"{path} is damaged: its stack starts over", CorruptWarning, stacklevel=2)
+            warnings.warn(f"{path} is damaged: its batch of runs starts over", CorruptWarning, stacklevel=2)
             path.unlink()
             return None
         state: dict[str, Any] = torch.load(io.BytesIO(payload), weights_only=True)
         return state
 
     def has_checkpoint(self, study: str, key: str) -> bool:
-        return (self.stack_folder(study, key) / CHECKPOINT).exists()
+        return (self.batch_folder(study, key) / CHECKPOINT).exists()
 
-    def save_progress(self, study: str, key: str, epoch: int, live: float) -> None:
-        body = encode({"epoch": epoch, "live": live}).encode()
-        write_atomic(self.stack_folder(study, key) / PROGRESS, body, durable=False)
+    def save_progress(self, study: str, key: str, epoch: int, value: float) -> None:
+        """Write the epoch and the monitored value that a batch has reached."""
+        body = encode({"epoch": epoch, "live": value}).encode()
+        write_atomic(self.batch_folder(study, key) / PROGRESS, body, durable=False)
 
     def load_progress(self, study: str, key: str) -> tuple[int, float] | None:
+        """Return the epoch and the monitored value that a batch has reached; None if it has not started."""
         try:
-            body = json.loads((self.stack_folder(study, key) / PROGRESS).read_text())
+            body = json.loads((self.batch_folder(study, key) / PROGRESS).read_text())
             return int(body["epoch"]), float(body["live"] or 0.0)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def drop_stack(self, study: str, key: str) -> None:
-        shutil.rmtree(self.stack_folder(study, key), ignore_errors=True)
+    def delete_checkpoint(self, study: str, key: str) -> None:
+        shutil.rmtree(self.batch_folder(study, key), ignore_errors=True)
 
 
 def read_run_folder(folder: Path) -> tuple[str, dict[str, Any]]:
-    """The description and the result of a finished run; an error if a file is missing or not what was written."""
+    """Return the configuration, as JSON text, and the result of a finished run.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError, AttributeError: if a file is missing or damaged.
+    """
     outer = json.loads((folder / RESULT).read_text())
     digests, body = outer["digests"], outer["result"]
     contents = {name: (folder / name).read_bytes() for name in (DESCRIPTION, HISTORY)} | {RESULT: body.encode()}
@@ -160,28 +172,37 @@ def read_run_folder(folder: Path) -> tuple[str, dict[str, Any]]:
 
 
 def read_circumstances(folder: Path) -> dict[str, Any]:
-    """What was noted beside a run; empty where nothing was, or nothing that can be read."""
+    """Return when, where and with which versions a run was made; empty if unknown."""
     try:
-        noted = json.loads((folder / CIRCUMSTANCES).read_text())
+        circumstances = json.loads((folder / CIRCUMSTANCES).read_text())
     except (OSError, ValueError):
         return {}
-    return noted if isinstance(noted, dict) else {}
+    return circumstances if isinstance(circumstances, dict) else {}
+
+
+def _delete_abandoned_files(folder: Path) -> None:
+    """Delete temporary files of killed workers. Recent ones may belong to a worker that is still writing."""
+    for temporary in folder.glob(".*.*.*"):
+        with contextlib.suppress(OSError):
+            if temporary.stat().st_mtime < time.time() - STALE_SECONDS:
+                temporary.unlink()
 
 
 def digest(content: bytes) -> str:
+    """Return the SHA-256 hash of a file's content."""
     return hashlib.sha256(content).hexdigest()
 
 
 def encode(value: Any) -> str:
-    """JSON that every reader accepts: a number that is not finite becomes null."""
-    return json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
+    """Return a value as standard JSON, with null for numbers that are not finite."""
+    return json.dumps(_replace_nonfinite(value), separators=(",", ":"), allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
+def _replace_nonfinite(value: Any) -> Any:
     if isinstance(value, float):
         return value if value - value == 0 else None
     if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
+        return {k: _replace_nonfinite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
+        return [_replace_nonfinite(v) for v in value]
     return value

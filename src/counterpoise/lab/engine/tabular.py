@@ -1,4 +1,4 @@
-"""Stacks of networks on a tabular data set: seeds and folds side by side."""
+"""The workload of the tabular studies: seeds and folds of one data set, trained together."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -12,29 +12,32 @@ from torch import Tensor, nn
 from ..data import CATALOGUE, Split, Tabular, factors, load
 from ..data.arff import Matrix
 from ..data.locations import data_folder
-from ..data.tabular import fold, published_split, standardised
+from ..data.tabular import fold_split, published_split, standardise
 from ..metrics import tabular as scores
 from ..models import StackedTabularNet
 from .config import Run
-from .workload import WORKLOADS, Workload, plain_kernels, shuffled
+from .torch_settings import disable_onednn
+from .workload import Workload, shuffled_order
 
-MOMENTUM, VARIANCE_FLOOR = 0.1, 1e-8  # of the running statistics of targets
-ROWS_AT_ONCE = 2048  # in evaluation
-FILLS_A_CORE = 1 << 14  # activations of a layer from which stacking hardly saves time on a CPU
+MOMENTUM, VARIANCE_FLOOR = 0.1, 1e-8  # of the running statistics of the targets
+EVALUATION_ROWS = 2048  # rows per forward pass in evaluation
+SATURATING_ACTIVATIONS = 1 << 14  # activations per layer above which training runs together saves little time on a CPU
 
 Part = tuple[Tensor, Tensor, Tensor]
-"""Inputs (R, n, d), targets (R, n, T), and the weight of each row (R, n): 0 where it fills up a shorter part."""
+"""Inputs (R, n, d), targets (R, n, T), and the weight of each row (R, n), which is 0 for padding."""
 
 
 class TabularWorkload(Workload):
-    """Options of the data (`Run.data`):
+    """R networks on splits of one tabular data set.
 
-    split: "published", the paper's, with the test rows watched by early stopping; "folds", where the run's seed is also
-        the number of the fold.
-    targets: "online", standardised by running statistics as the paper's authors did; "train", by those of the training
-        rows; "raw". Labels stay as they are.
-    scale, pattern: what multiplies the training losses (`data.factors`).
-    target: one task alone.
+    Options of the data (`Run.data`):
+
+    split: "published", the split of the paper, where early stopping uses the test rows; or "folds", where the seed of
+        the run is also the number of the fold.
+    targets: "online", standardised by running statistics as in the paper's experiments; "train", standardised by the
+        statistics of the training rows; or "raw". Binary labels are not changed.
+    scale, pattern: the factors of the training losses (see `data.factors`).
+    target: the number of a single target to train on.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
@@ -45,38 +48,39 @@ class TabularWorkload(Workload):
         self.labels = data.entry.kind == "binary"
         self.metrics = scores.LABEL_METRICS if self.labels else scores.REGRESSION_METRICS
         self.targets = "raw" if self.labels else options["targets"]
-        columns = [_columns(data, run) for run in runs]
+        columns = [_target_columns(data, run) for run in runs]
         self.tasks = data.tasks if "target" not in options else ("target",)
-        self.factors = torch.stack([_factors(data, run) for run in runs]).to(device)
-        parts = _Parts(data, runs, columns, device)
-        self.train, self.watched, self.reported = (parts.stacked(p) for p in ("train", "validation", "test"))
-        self.same_rows = options["split"] == "published"
-        self.sd = torch.stack([_tensor(data.y[:, c].std(0)) for c in columns]).to(device)
-        self.centre, self.spread = parts.statistics(self.targets)
-        self.seen = torch.zeros((), dtype=torch.bool, device=device)  # whether running statistics have started
-        if device != "cpu":  # a device is given all tasks at once: one by one, their small kernels would not fill it
+        self.factors = torch.stack([_loss_factors(data, run) for run in runs]).to(device)
+        splits = _StackedSplits(data, runs, columns, device)
+        self.train, self.watched, self.reported = (splits.part(name) for name in ("train", "validation", "test"))
+        self.watches_reported = options["split"] == "published"
+        self.sd = torch.stack([_to_tensor(data.y[:, c].std(0)) for c in columns]).to(device)
+        self.centre, self.spread = splits.target_statistics(self.targets)
+        self.seen = torch.zeros((), dtype=torch.bool, device=device)  # whether the running statistics have started
+        if device != "cpu":  # task by task, the small kernels would not fill a GPU
             self.passes = "batched"
         kwargs: dict[str, Any] = {"head_dropout": self.labels} | first.model.kwargs
         seeds = [run.seed for run in runs]
         self.model = StackedTabularNet(seeds, data.x.shape[1], len(self.tasks), **kwargs).to(device)
         self.model.sparse_heads = self.passes == "auto" and self.schedule.precision == "fp32"
         self.network = self.model
-        self.rows = torch.arange(self.replicas, device=device).unsqueeze(1)
+        self.replica_index = torch.arange(self.replicas, device=device).unsqueeze(1)
 
     @classmethod
-    def shape(cls, run: Run) -> tuple[object, ...]:
+    def shape_key(cls, run: Run) -> tuple[object, ...]:
         options = run.data.kwargs
         return run.data.name, options["split"], options.get("targets"), "target" in options
 
     @classmethod
-    def crowd(cls, run: Run) -> int | None:
-        """A wide network fills a core by itself, and runs that stop early would wait for the last of their stack."""
+    def max_replicas(cls, run: Run) -> int | None:
+        """Return 1 for a wide network: it fills a core alone, and with others it would wait for the last to stop."""
         model = run.model.kwargs
-        deep = model.get("trunk", "residual") == "residual"
-        return 1 if deep or model.get("width", 256) * run.schedule.batch_size > FILLS_A_CORE else None
+        residual = model.get("trunk", "residual") == "residual"
+        activations = model.get("width", 256) * run.schedule.batch_size
+        return 1 if residual or activations > SATURATING_ACTIVATIONS else None
 
     @classmethod
-    def burden(cls, run: Run) -> int:
+    def relative_cost(cls, run: Run) -> int:
         return sum(CATALOGUE[run.data.name].rows)
 
     @property
@@ -87,22 +91,22 @@ class TabularWorkload(Workload):
     def shared_parameters(self) -> list[nn.Parameter]:
         return list(self.model.parameters()) if self.schedule.shared == "all" else self.model.trunk_parameters()
 
-    def decaying(self) -> list[bool]:
-        return self.model.decaying()
+    def decay_mask(self) -> list[bool]:
+        return self.model.decay_mask()
 
     def batches(self) -> Iterator[list[Tensor]]:
-        """Each replica's rows in the order in which a shuffling DataLoader of its own would give them."""
-        order = torch.stack([shuffled(stream, self.train[0].shape[1]) for stream in self.model.streams])
-        order = order.to(self.rows.device)
+        """Yield each replica's rows in the order of its own shuffling DataLoader."""
+        order = torch.stack([shuffled_order(stream, self.train[0].shape[1]) for stream in self.model.streams])
+        order = order.to(self.replica_index.device)
         x, y, _ = self.train
-        mixed, size = [x[self.rows, order], y[self.rows, order]], self.schedule.batch_size
+        shuffled, size = [x[self.replica_index, order], y[self.replica_index, order]], self.schedule.batch_size
         for step in range(self.steps):
-            yield [part[:, step * size : (step + 1) * size] for part in mixed]
+            yield [part[:, step * size : (step + 1) * size] for part in shuffled]
 
     def losses(self, batch: list[Tensor]) -> Tensor:
         x, y = batch
         if self.targets == "online" and torch.is_grad_enabled():
-            self._observe(y)
+            self._update_statistics(y)
         return self._losses(self.model(x), y, torch.ones_like(y[..., 0])) * self.factors
 
     def _losses(self, out: Tensor, y: Tensor, weight: Tensor) -> Tensor:
@@ -111,8 +115,8 @@ class TabularWorkload(Workload):
             return scores.cross_entropies(out, y, weight)
         return scores.squared_errors(out, (y - self.centre) / self.spread, weight)
 
-    def _observe(self, y: Tensor) -> None:
-        """The running mean and deviation of the targets: the first batch sets them, each further one moves them."""
+    def _update_statistics(self, y: Tensor) -> None:
+        """Update the running mean and deviation of the targets. The first batch sets them."""
         mean, variance = y.mean(1, keepdim=True), y.var(1, keepdim=True, correction=0)
         before = self.spread.square() - VARIANCE_FLOOR
         self.centre = torch.where(self.seen, torch.lerp(self.centre, mean, MOMENTUM), mean)
@@ -122,22 +126,23 @@ class TabularWorkload(Workload):
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, Tensor]:
-        out, y, weight = self._predicted(self.reported)
+        out, y, weight = self._predict(self.reported)
         measured = {"loss": self._losses(out, y, weight)}
         if self.labels:
             measured |= scores.label_scores(out, y, weight)
         else:
             measured |= scores.regression_scores(out * self.spread + self.centre, y, weight, self.sd)
-        if not self.same_rows:
-            measured["watched_loss"] = self._losses(*self._predicted(self.watched))
+        if not self.watches_reported:
+            measured["watched_loss"] = self._losses(*self._predict(self.watched))
         return measured
 
-    def _predicted(self, part: Part) -> Part:
+    def _predict(self, part: Part) -> Part:
+        """Return the outputs, targets and row weights of a part."""
         x, y, weight = part
-        return torch.cat([self.model(rows) for rows in x.split(ROWS_AT_ONCE, 1)], 1), y, weight
+        return torch.cat([self.model(rows) for rows in x.split(EVALUATION_ROWS, 1)], 1), y, weight
 
-    def kernels(self) -> AbstractContextManager[None]:
-        return plain_kernels()
+    def kernel_settings(self) -> AbstractContextManager[None]:
+        return disable_onednn()
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -150,66 +155,64 @@ class TabularWorkload(Workload):
         for stream, saved in zip(self.model.streams, state["streams"], strict=True):
             stream.set_state(saved)
         self.model.dropout.counter.copy_(state["dropout"])
-        device = self.rows.device
+        device = self.replica_index.device
         self.centre, self.spread, self.seen = (saved.to(device) for saved in state["targets"])
 
 
-class _Parts:
-    """The rows of all replicas, each standardised with its own training rows; replicas of one split share them."""
+class _StackedSplits:
+    """The splits of all replicas, each standardised by its own training rows. Equal splits are loaded once."""
 
     def __init__(self, data: Tabular, runs: Sequence[Run], columns: Sequence[slice], device: str) -> None:
         self.data, self.columns, self.device = data, columns, device
-        made: dict[int | None, tuple[Split, Matrix]] = {}
-        self.each = []
+        loaded: dict[int | None, tuple[Split, Matrix]] = {}
+        self.splits = []
         for run in runs:
             number = run.seed if run.data.kwargs["split"] == "folds" else None
-            if number not in made:
-                split = published_split(data.entry) if number is None else fold(data.entry, number)
-                made[number] = split, standardised(data.x, split.train)
-            self.each.append(made[number])
-        self.one = len(made) == 1 and len({(c.start, c.stop) for c in columns}) == 1
+            if number not in loaded:
+                split = published_split(data.entry) if number is None else fold_split(data.entry, number)
+                loaded[number] = split, standardise(data.x, split.train)
+            self.splits.append(loaded[number])
+        self.all_equal = len(loaded) == 1 and len({(c.start, c.stop) for c in columns}) == 1
 
-    def stacked(self, part: str) -> Part:
-        each = self.each[:1] if self.one else self.each
-        longest = max(len(getattr(split, part)) for split, _ in each)
+    def part(self, name: str) -> Part:
+        """Return "train", "validation" or "test" of all replicas, padded to the longest."""
+        splits = self.splits[:1] if self.all_equal else self.splits
+        longest = max(len(getattr(split, name)) for split, _ in splits)
         inputs, targets, weights = [], [], []
-        for (split, x), columns in zip(each, self.columns, strict=False):
-            rows = getattr(split, part)
-            filled = np.concatenate([rows, np.repeat(rows[:1], longest - len(rows))])
-            inputs.append(_tensor(x[filled]))
-            targets.append(_tensor(self.data.y[filled, columns]))
-            weights.append(_tensor(np.arange(longest) < len(rows)))
-        return self._shared(inputs), self._shared(targets), self._shared(weights)
+        for (split, x), columns in zip(splits, self.columns, strict=False):
+            rows = getattr(split, name)
+            padded = np.concatenate([rows, np.repeat(rows[:1], longest - len(rows))])
+            inputs.append(_to_tensor(x[padded]))
+            targets.append(_to_tensor(self.data.y[padded, columns]))
+            weights.append(_to_tensor(np.arange(longest) < len(rows)))
+        return self._stack(inputs), self._stack(targets), self._stack(weights)
 
-    def statistics(self, targets: str) -> tuple[Tensor, Tensor]:
-        """What targets are standardised with at the start, (R, 1, T)."""
-        found = []
-        for (split, _), columns in zip(self.each, self.columns, strict=True):
+    def target_statistics(self, targets: str) -> tuple[Tensor, Tensor]:
+        """Return the initial mean and deviation of the targets, (R, 1, T)."""
+        statistics = []
+        for (split, _), columns in zip(self.splits, self.columns, strict=True):
             y = self.data.y[split.train][:, columns]
-            found.append((y.mean(0), y.std(0)) if targets == "train" else (np.zeros(y.shape[1]), np.ones(y.shape[1])))
-        centre, spread = (_tensor(np.stack(part)).unsqueeze(1) for part in zip(*found, strict=True))
+            identity = np.zeros(y.shape[1]), np.ones(y.shape[1])
+            statistics.append((y.mean(0), y.std(0)) if targets == "train" else identity)
+        centre, spread = (_to_tensor(np.stack(part)).unsqueeze(1) for part in zip(*statistics, strict=True))
         return centre.to(self.device), torch.where(spread > 0, spread, 1.0).to(self.device)
 
-    def _shared(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The tensors of all replicas; one copy seen by all of them, where they share it."""
+    def _stack(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Stack the tensors of all replicas; if all are equal, return views of one copy."""
         stacked = torch.stack(list(tensors)).to(self.device)
-        return stacked.expand(len(self.each), *stacked.shape[1:]) if self.one else stacked
+        return stacked.expand(len(self.splits), *stacked.shape[1:]) if self.all_equal else stacked
 
 
-def _tensor(values: NDArray[Any]) -> Tensor:
+def _to_tensor(values: NDArray[Any]) -> Tensor:
     return torch.from_numpy(values).to(torch.get_default_dtype())
 
 
-def _columns(data: Tabular, run: Run) -> slice:
-    """Which targets a run has."""
+def _target_columns(data: Tabular, run: Run) -> slice:
     target = run.data.kwargs.get("target")
     return slice(0, len(data.tasks)) if target is None else slice(target, target + 1)
 
 
-def _factors(data: Tabular, run: Run) -> Tensor:
+def _loss_factors(data: Tabular, run: Run) -> Tensor:
     options = run.data.kwargs
-    everything = factors(data.tasks, scale=options.get("scale", 1.0), pattern=options.get("pattern", "uniform"))
-    return everything[_columns(data, run)]
-
-
-WORKLOADS.update(dict.fromkeys(CATALOGUE, TabularWorkload))
+    all_factors = factors(data.tasks, scale=options.get("scale", 1.0), pattern=options.get("pattern", "uniform"))
+    return all_factors[_target_columns(data, run)]

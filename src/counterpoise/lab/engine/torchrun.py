@@ -1,4 +1,4 @@
-"""One run in several processes: what torchrun says, and who of them writes."""
+"""Training one run in several processes that torchrun has started."""
 
 import os
 from collections.abc import Iterator
@@ -9,23 +9,24 @@ import torch.distributed as dist
 
 
 def started_by_torchrun() -> bool:
+    """Return whether torchrun has started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
-def first() -> bool:
-    """Whether this process is the one that writes and speaks: outside a group every process is."""
+def is_main_process() -> bool:
+    """Return whether this process writes files and messages. Outside a process group, every process does."""
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
-def meet() -> None:
-    """Waits until all processes are here."""
+def barrier() -> None:
+    """Wait until all processes of the group have reached this call."""
     if dist.is_initialized():
         dist.barrier()
 
 
 @contextmanager
 def process_group(device: str) -> Iterator[None]:
-    """Joins the group that torchrun describes; a GPU of its own for each process."""
+    """Join the process group of torchrun. On CUDA, each process uses its own GPU."""
     cuda = torch.device(device).type == "cuda"
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))

@@ -1,4 +1,4 @@
-"""Who trains a stack of runs."""
+"""The choice of the trainer for a batch of runs."""
 
 import gc
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from .trainer import Trainer
 
 
 class TrainerProtocol(Protocol):
-    """Trains runs epoch by epoch; what it holds can be saved and loaded between epochs."""
+    """The interface of all trainers. The state can be saved and loaded between epochs."""
 
     epoch: int
 
     @property
     def done(self) -> bool: ...
     @property
-    def live(self) -> float: ...
+    def latest_value(self) -> float: ...
     @property
     def history(self) -> list[list[dict[str, Any]]]: ...
     def train_epoch(self) -> None: ...
@@ -30,17 +30,19 @@ class TrainerProtocol(Protocol):
 
 
 def is_dense(run: Run) -> bool:
+    """Return whether a run predicts images."""
     return run.data.name in DENSE
 
 
 def is_profiled(run: Run) -> bool:
-    """Whether its time and memory are what the run is about."""
+    """Return whether the time and memory of a run are measured."""
     return is_dense(run) and bool(run.data.kwargs.get("measured"))
 
 
 def make_trainer(runs: Sequence[Run]) -> TrainerProtocol:
+    """Build the trainer of a batch of runs."""
     if is_dense(runs[0]):
-        gc.collect()  # an earlier one stands in a circle with its steps, and may hold gigabytes of the device
+        gc.collect()  # an earlier trainer is in a reference cycle and may hold gigabytes of GPU memory
     if is_profiled(runs[0]):
         return ProfilingTrainer(runs)
     return DenseTrainer(runs[0]) if is_dense(runs[0]) else Trainer(runs)

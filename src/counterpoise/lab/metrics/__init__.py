@@ -1,5 +1,5 @@
-"""How tasks are trained and scored."""
+"""Losses and scores of tasks."""
 
 from .task_types import TASK_TYPES, Task, TaskType
 
-__all__ = ["TASK_TYPES", "TaskType", "Task"]
+__all__ = ["TASK_TYPES", "Task", "TaskType"]

@@ -1,4 +1,4 @@
-"""What is trained."""
+"""The networks of the studies."""
 
 from .segnet import SegNet
 from .synthetic import StackedMLP

@@ -1,4 +1,4 @@
-"""The networks of the tabular studies: a shared trunk and one small head per task, for many replicas at once."""
+"""The networks of the tabular studies: a shared trunk and one small head per task, for R replicas at once."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...functional._random import random_bits
-from .heads import wide_heads
+from .heads import apply_heads
 from .silu import silu
 
-LANES = 4  # decisions that dropout takes from 64 random bits
+LANES = 4  # dropout decisions per 64 random bits
 
 
 class StackedLinear(nn.Module):
-    """R copies of `nn.Linear`, as one."""
+    """R copies of `nn.Linear` as one layer."""
 
     def __init__(self, copies: Sequence[nn.Linear]) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class StackedLinear(nn.Module):
 
 
 class StackedLayerNorm(nn.Module):
-    """R copies of `nn.LayerNorm`, as they start."""
+    """R copies of `nn.LayerNorm` as one layer, with their default initialisation."""
 
     def __init__(self, replicas: int, width: int) -> None:
         super().__init__()
@@ -38,10 +38,10 @@ class StackedLayerNorm(nn.Module):
 
 
 class ReplicaDropout(nn.Module):
-    """Dropout in which each replica draws from its own stream, a pure function of its seed and a counter.
+    """Dropout in which each replica has its own random stream, a pure function of its seed and a counter.
 
-    So a replica drops the same units in a stack of any size and on any device, and a checkpoint is one number. Sixteen
-    bits decide each unit: at p = 0.1, 0.100006 of them are dropped.
+    A replica drops the same units whatever the number of replicas and the device, and its state is one number. Each
+    decision uses 16 bits: at p = 0.1, the probability is 0.100006.
     """
 
     seeds: Tensor
@@ -54,11 +54,11 @@ class ReplicaDropout(nn.Module):
         self.register_buffer("counter", torch.zeros((), dtype=torch.long))
 
     def forward(self, x: Tensor) -> Tensor:
-        kept = self.kept(x.shape, x.dtype)
-        return x if kept is None else x * kept
+        mask = self.draw_mask(x.shape, x.dtype)
+        return x if mask is None else x * mask
 
-    def kept(self, shape: torch.Size, dtype: torch.dtype) -> Tensor | None:
-        """The next factors: 0, or what makes up for the zeros; None where nothing is dropped."""
+    def draw_mask(self, shape: torch.Size, dtype: torch.dtype) -> Tensor | None:
+        """Draw the next factors, 0 or 1 / (1 − p); return None if nothing is dropped."""
         if not self.training or self.p == 0:
             return None
         count = shape[1:].numel()
@@ -68,7 +68,7 @@ class ReplicaDropout(nn.Module):
         return kept.view(shape).to(dtype).mul_(1 / (1 - self.p))
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """x + Dropout(Linear(SiLU(Linear(LayerNorm(x)))))."""
 
     def __init__(self, norm: StackedLayerNorm, up: StackedLinear, down: StackedLinear, dropout: ReplicaDropout) -> None:
@@ -81,16 +81,23 @@ class Block(nn.Module):
 
 
 class StackedTabularNet(nn.Module):
-    """R networks: rows (R, n, inputs) to outputs (R, n, tasks).
+    """R networks that map rows (R, n, inputs) to outputs (R, n, tasks).
+
+    Copy r is initialised as modules that are built in this order after `torch.manual_seed(seeds[r])`, and `streams[r]`
+    is the random stream after their initialisation. The heads are stored as one wide layer.
 
     Args:
-        trunk: "residual", what the paper's authors ran: Linear–LayerNorm–SiLU, `depth` blocks that widen four times, a
-            final LayerNorm. "plain", what the paper's text says: `depth` hidden layers, SiLU and dropout after each.
-        head: the width of each head's hidden layer; 0: the heads are linear.
-        head_dropout: after the heads' hidden layers (the authors have it in classification alone).
-
-    Copy r starts where modules built in this order after `torch.manual_seed(seeds[r])` would; `streams[r]` is the
-    random stream as these leave it. The heads are one wide layer.
+        seeds: one seed per copy.
+        inputs: the number of input features.
+        tasks: the number of tasks, with one output each.
+        trunk: "residual", the network of the paper's experiments: Linear–LayerNorm–SiLU, `depth` blocks with four times
+            the width inside, and a final LayerNorm; or "plain", the network that the paper describes: `depth` hidden
+            layers with SiLU and dropout.
+        width: the width of the trunk.
+        depth: the number of blocks or hidden layers.
+        head: the width of each head's hidden layer; 0 for linear heads.
+        dropout: the dropout probability.
+        head_dropout: whether the heads' hidden layers have dropout (in the paper's experiments, only for labels).
     """
 
     def __init__(
@@ -114,48 +121,43 @@ class StackedTabularNet(nn.Module):
         trunk_shapes = [(inputs, width), *pairs]
         head_shapes = [(width, head), (head, 1)] if head else [(width, 1)]
         self.streams: list[torch.Generator] = []
-        copies = [self._single(seed, trunk_shapes, head_shapes * tasks) for seed in seeds]
-        layers = [StackedLinear([copy[i] for copy in copies]) for i in range(len(trunk_shapes))]
-        heads = [StackedLinear([copy[i] for copy in copies]) for i in range(len(trunk_shapes), len(copies[0]))]
+        copies = [self._initialise_copy(seed, [*trunk_shapes, *head_shapes * tasks]) for seed in seeds]
+        stacked = [StackedLinear(layers) for layers in zip(*copies, strict=True)]
+        layers, heads = stacked[: len(trunk_shapes)], stacked[len(trunk_shapes) :]
         self.dropout = ReplicaDropout(seeds, dropout)
         self.head_dropout = head_dropout
-        self.sparse_heads = False  # see wide_heads
+        self.sparse_heads = False  # see apply_heads
         self.input = layers[0]
         if self.residual:
-            self.input_scale = StackedLayerNorm(len(seeds), width)  # not called a norm: the authors' decays
+            self.input_scale = StackedLayerNorm(len(seeds), width)  # "norm" in its name would exclude it from decay
             self.layers = nn.ModuleList(
-                Block(StackedLayerNorm(len(seeds), width), up, down, self.dropout)
+                ResidualBlock(StackedLayerNorm(len(seeds), width), up, down, self.dropout)
                 for up, down in zip(layers[1::2], layers[2::2], strict=True)
             )
             self.norm = StackedLayerNorm(len(seeds), width)
         else:
             self.layers = nn.ModuleList(layers[1:])
-        # The hidden layers of all heads side by side, and their last layers one below the other.
-        self.heads = nn.ParameterDict()
-        if head:
-            self.heads["hidden_weight"] = torch.cat([h.weight.detach() for h in heads[0::2]], -1)
-            self.heads["hidden_bias"] = torch.cat([h.bias.detach() for h in heads[0::2]], -1)
-        last = heads[1::2] if head else heads
-        self.heads["weight"] = torch.cat([h.weight.detach() for h in last], -1)  # (R, head or width, tasks)
-        self.heads["bias"] = torch.cat([h.bias.detach() for h in last], -1)
+        self.heads = _merge_heads(heads, hidden=bool(head))
 
-    def _single(self, seed: int, trunk: Sequence[tuple[int, int]], heads: Sequence[tuple[int, int]]) -> list[nn.Linear]:
+    def _initialise_copy(self, seed: int, shapes: Sequence[tuple[int, int]]) -> list[nn.Linear]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            layers = [nn.Linear(before, after) for before, after in (*trunk, *heads)]
+            layers = [nn.Linear(inputs, outputs) for inputs, outputs in shapes]
             stream = torch.Generator()
             stream.set_state(torch.get_rng_state())
         self.streams.append(stream)
         return layers
 
     def trunk_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters that all tasks share."""
         return [p for name, p in self.named_parameters() if not name.startswith("heads.")]
 
-    def decaying(self) -> list[bool]:
-        """For each parameter whether weight decay acts on it: the authors spare names with "bias" or "norm"."""
+    def decay_mask(self) -> list[bool]:
+        """Return for each parameter whether it decays. As in the paper's code, names with "bias" or "norm" do not."""
         return [not any(word in name for word in ("bias", "norm")) for name, _ in self.named_parameters()]
 
     def features(self, x: Tensor) -> Tensor:
+        """Return the shared representation, (R, n, width)."""
         x = self.input(x)
         if not self.residual:
             x = self.dropout(silu(x))
@@ -173,6 +175,18 @@ class StackedTabularNet(nn.Module):
             return torch.baddbmm(self.heads["bias"], z, self.heads["weight"])
         weight, bias = self.heads["hidden_weight"], self.heads["hidden_bias"]
         shape = torch.Size((*z.shape[:2], weight.shape[-1]))
-        kept = self.dropout.kept(shape, z.dtype) if self.head_dropout else None
-        out = wide_heads(z, weight, bias, self.heads["weight"], kept, sparse=self.sparse_heads)
+        mask = self.dropout.draw_mask(shape, z.dtype) if self.head_dropout else None
+        out = apply_heads(z, weight, bias, self.heads["weight"], mask, sparse=self.sparse_heads)
         return out + self.heads["bias"]  # type: ignore[no-any-return]
+
+
+def _merge_heads(heads: Sequence[StackedLinear], *, hidden: bool) -> nn.ParameterDict:
+    """Concatenate the layers of all heads: the hidden layers, if any, and the output layers."""
+    merged = nn.ParameterDict()
+    if hidden:
+        merged["hidden_weight"] = torch.cat([h.weight.detach() for h in heads[0::2]], -1)
+        merged["hidden_bias"] = torch.cat([h.bias.detach() for h in heads[0::2]], -1)
+    last = heads[1::2] if hidden else heads
+    merged["weight"] = torch.cat([h.weight.detach() for h in last], -1)  # (R, head or width, tasks)
+    merged["bias"] = torch.cat([h.bias.detach() for h in last], -1)
+    return merged

@@ -1,0 +1,38 @@
+"""What all executors share: their interface and their errors."""
+
+from pathlib import Path
+from typing import Protocol
+
+from ..data import DataError
+from .batching import RunBatch
+
+EXTERNAL_ERRORS = (DataError, OSError)
+"""Errors caused by data or disks rather than by the program. Their message suffices; a traceback adds nothing."""
+
+
+class RunError(RuntimeError):
+    """Raised when a batch of runs failed, with the error of its worker."""
+
+
+class CrashError(Exception):
+    """Raised when a worker vanished without an error. Its batch is tried again."""
+
+
+class Job(Protocol):
+    """A batch of runs that an executor has started."""
+
+    def done(self) -> bool:
+        """Return whether the batch has ended.
+
+        Raises:
+            CrashError: if the worker vanished.
+            RunError: if the worker failed.
+        """
+
+
+class Executor(Protocol):
+    """Runs batches of runs, at most `slots` at a time."""
+
+    slots: int
+
+    def start(self, batch: RunBatch, root: Path) -> Job: ...
