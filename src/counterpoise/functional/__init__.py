@@ -1,4 +1,4 @@
-"""The pure mathematics: losses (…, T) or a Gram matrix (…, T, T) in, weights (…, T) out, for any leading dims."""
+"""Pure functions: losses (…, T) or a Gram matrix (…, T, T) in, weights (…, T) out, for any leading dimensions."""
 
 from ._complementarity import complementarity
 from ._gram import Solution

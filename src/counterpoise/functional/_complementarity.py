@@ -1,100 +1,115 @@
-"""Linear complementarity: the one problem behind MGDA, CAGrad and UPGrad.
+"""Linear complementarity: the problem behind MGDA, CAGrad and UPGrad.
 
-Find x ≥ 0 with y = Mx + q ≥ 0 and xᵀy = 0, for M positive semi-definite: the optimality conditions of
-min ½xᵀMx + qᵀx over x ≥ 0. Which x are positive, the support, is all there is to find: the rest is a linear system.
+Find x ≥ 0 with y = Mx + q ≥ 0 and xᵀy = 0, for positive semi-definite M. These are the optimality conditions of
+min ½xᵀMx + qᵀx over x ≥ 0. Once the support of x (the set of its positive entries) is known, x solves a linear system.
 
-On the CPU by block principal pivoting (Júdice and Pires 1994): guess the support, solve, move every variable that came
-out with the wrong sign to the other side, repeat. It ends after a few rounds, unless gradients depend on each other:
-then it may cycle, and an interior point finds the support. On a device, where nothing may be looked at, a few tasks
-have so few supports that all are tried at once; for more tasks there is the interior point again.
+Three algorithms find the support: block principal pivoting, enumeration of all supports, and an interior point. The
+section "Linear complementarity" of `docs/numerics.md` says when each is used.
 """
 
 import torch
 from torch import Tensor
 
-from ._gram import identity, looking_is_free
-from ._interior_point import interior
-
-BLOCK_ROUNDS = 10
-SYSTEMS = 1 << 16  # as many as are solved at once where all supports are tried
-MOST = 10  # tasks for which they are
+from . import _policy as policy
+from ._gram import can_sync, identity
+from ._interior_point import solve_interior_point
 
 
 def complementarity(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
-    """Solves for K offsets, the columns of (B, T, K), with one matrix (B, T, T) of about unit diagonal.
+    """Solve linear complementarity problems: x ≥ 0, y = Mx + q ≥ 0, xᵀy = 0.
 
-    Returns x (B, T, K), and where no solution was found (B, K): a matrix that is not positive semi-definite has none.
+    Args:
+        matrix (Tensor): Positive semi-definite matrices M with a diagonal of about 1, shape (B, T, T).
+        offset (Tensor): K offsets q for each matrix, as columns, shape (B, T, K).
+
+    Returns:
+        tuple[Tensor, Tensor]: The solutions x, shape (B, T, K), and a boolean mask (B, K) that is True where none was
+        found. A matrix that is not positive semi-definite may have none.
+
+    Example:
+        >>> x, unsolved = complementarity(torch.eye(2).unsqueeze(0), torch.tensor([[[-2.0], [1.0]]]))
+        >>> x.flatten().tolist(), unsolved.any().item()
+        ([2.0, 0.0], False)
+
+    References:
+        Júdice and Pires, A block principal pivoting algorithm for large-scale strictly monotone linear complementarity
+        problems. https://doi.org/10.1016/0305-0548(94)90106-6
     """
-    if looking_is_free(matrix):
-        return _by_pivoting(matrix, offset)
-    if few_supports(matrix):
-        return _of_all_supports(matrix, offset)
+    if can_sync(matrix):
+        return _solve_by_pivoting(matrix, offset)
+    if can_enumerate_supports(matrix):
+        return _solve_on_all_supports(matrix, offset)
     batch, tasks, count = offset.shape
-    each = matrix.unsqueeze(1).expand(-1, count, -1, -1).reshape(-1, tasks, tasks)
-    x, unsolved = _from_inside(each, offset.mT.reshape(-1, tasks, 1))
+    repeated = matrix.unsqueeze(1).expand(-1, count, -1, -1).reshape(-1, tasks, tasks)
+    x, unsolved = _solve_by_interior_point(repeated, offset.mT.reshape(-1, tasks, 1))
     return x.view(batch, count, tasks).mT, unsolved.view(batch, count)
 
 
-def _by_pivoting(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+def _solve_by_pivoting(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+    """Solve on a guessed support and move every variable of the wrong sign to the other side, until none is left."""
     eye = identity(matrix)
-    each = matrix.unsqueeze(1)
+    expanded = matrix.unsqueeze(1)
     negated = -offset
     free = offset < 0
-    for _ in range(BLOCK_ROUNDS):
+    for _ in range(policy.BLOCK_ROUNDS):
         rows = free.mT.unsqueeze(-1)  # (B, K, T, 1)
         right = torch.where(free, negated, 0.0)
-        x = torch.linalg.solve_ex(on(rows, each, eye), right.mT.unsqueeze(-1))[0].squeeze(-1).mT
-        # Where x is free, y is 0, and the other way round: one sum shows both signs.
-        wrong = negative(torch.baddbmm(offset, matrix, x).add_(x), x)
+        x = torch.linalg.solve_ex(masked_system(rows, expanded, eye), right.mT.unsqueeze(-1))[0].squeeze(-1).mT
+        # y is 0 where x is free and x is 0 elsewhere, so x + y has the sign of the one that is not 0.
+        wrong = _has_wrong_sign(torch.baddbmm(offset, matrix, x).add_(x), x)
         if not bool(wrong.any()):
             return x.clamp_min(0.0), wrong[:, 0]
         free = free ^ wrong
     unsolved = wrong.any(-2)
     rest = unsolved.nonzero(as_tuple=True)
     columns = x.mT.clamp_min(0.0)
-    found, failed = _from_inside(matrix[rest[0]], offset.mT[rest].unsqueeze(-1))
-    columns[rest], unsolved[rest] = found.squeeze(-1), failed.flatten()
+    solutions, failed = _solve_by_interior_point(matrix[rest[0]], offset.mT[rest].unsqueeze(-1))
+    columns[rest], unsolved[rest] = solutions.squeeze(-1), failed.flatten()
     return columns.mT, unsolved
 
 
-def _from_inside(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
-    """x (N, T, 1) for one offset each: exact on the support that an interior point shows, if signs are right there."""
-    inner, y, unsolved = interior(matrix, offset)
+def _solve_by_interior_point(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+    """Solve one offset (N, T, 1) per matrix on the support that an interior point indicates.
+
+    If signs are wrong on that support, the interior point itself is the result.
+    """
+    inner, y, unsolved = solve_interior_point(matrix, offset)
     free = inner > y
-    x = torch.linalg.solve_ex(on(free, matrix, identity(matrix)), torch.where(free, -offset, 0.0))[0]
-    exact = ~negative(torch.baddbmm(offset, matrix, x).add_(x), x).any(-2, keepdim=True)
+    x = torch.linalg.solve_ex(masked_system(free, matrix, identity(matrix)), torch.where(free, -offset, 0.0))[0]
+    exact = ~_has_wrong_sign(torch.baddbmm(offset, matrix, x).add_(x), x).any(-2, keepdim=True)
     return torch.where(exact, x.clamp_min(0.0), inner), unsolved & ~exact
 
 
-def _of_all_supports(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
-    """Of all solutions without regard to signs, the one whose signs are least wrong."""
-    each, free = matrix.unsqueeze(1), supports(matrix)
+def _solve_on_all_supports(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+    """Solve on every support and keep the solution whose signs are violated least."""
+    expanded, free = matrix.unsqueeze(1), all_supports(matrix)
     offsets = offset.unsqueeze(1)
-    x = torch.linalg.solve_ex(on(free, each, identity(matrix)), torch.where(free, -offsets, 0.0))[0]
-    violation = (-(each @ x + offsets + x)).amax(-2).nan_to_num(torch.inf)
+    x = torch.linalg.solve_ex(masked_system(free, expanded, identity(matrix)), torch.where(free, -offsets, 0.0))[0]
+    violation = (-(expanded @ x + offsets + x)).amax(-2).nan_to_num(torch.inf)
     least, best = violation.min(1)
     x = x.take_along_dim(best[:, None, None], 1).squeeze(1)
     size = x.abs().amax(-2) + offset.abs().amax(-2)
-    return x.clamp_min(0.0).nan_to_num(0.0), ~(least <= 1e-9 * size)
+    return x.clamp_min(0.0).nan_to_num(0.0), ~(least <= policy.ENUMERATION_VIOLATION * size)
 
 
-def few_supports(matrix: Tensor) -> bool:
+def can_enumerate_supports(matrix: Tensor) -> bool:
+    """Return whether all supports of matrices (B, T, T) are few enough to be tried in one batch."""
     batch, tasks = matrix.shape[:2]
-    return tasks <= MOST and batch << tasks <= SYSTEMS
+    return tasks <= policy.ENUMERATED_TASKS and batch << tasks <= policy.ENUMERATED_SYSTEMS
 
 
-def supports(matrix: Tensor) -> Tensor:
-    """All subsets of the tasks, (2^T, T, 1)."""
+def all_supports(matrix: Tensor) -> Tensor:
+    """Return all subsets of the tasks as masks, (2^T, T, 1)."""
     tasks = matrix.shape[-1]
     numbers = torch.arange(1 << tasks, device=matrix.device).view(-1, 1, 1)
     return (numbers >> torch.arange(tasks, device=matrix.device).view(-1, 1)) % 2 == 1
 
 
-def on(free: Tensor, matrix: Tensor, eye: Tensor) -> Tensor:
-    """The matrix on the free variables (a column), the identity on the others."""
+def masked_system(free: Tensor, matrix: Tensor, eye: Tensor) -> Tensor:
+    """Return the matrix restricted to the free variables (a column mask), with the identity for the others."""
     return torch.where(free & free.mT, matrix, eye)
 
 
-def negative(signs: Tensor, x: Tensor) -> Tensor:
-    """What is negative beyond rounding, or no number."""
-    return ~(signs >= x.abs().amax(-2, keepdim=True) * -1e-13)
+def _has_wrong_sign(values: Tensor, x: Tensor) -> Tensor:
+    """Return where values are negative beyond rounding, or NaN."""
+    return ~(values >= x.abs().amax(-2, keepdim=True) * -policy.SIGN_ROUNDING)

@@ -1,10 +1,10 @@
-"""What every method on a Gram matrix starts from and ends with.
+"""Helpers shared by the Gram solvers: normalisation, early stopping and results.
 
 A Gram matrix (…, T, T) holds the inner products of the task gradients. A task whose diagonal entry is not finite is
-absent: it gets weight 0, and the others are treated as if it did not exist.
+absent: it gets weight 0 and does not affect the other tasks.
 
-Matrices here are (B, T, T) and vectors columns (B, T, 1): a step of a small solver costs what its operations cost to
-dispatch, and on columns there are fewest.
+Solvers work on matrices (B, T, T) and column vectors (B, T, 1), because that shape needs the fewest tensor operations
+and dispatching them dominates the run time. See `docs/numerics.md`.
 """
 
 import functools
@@ -15,45 +15,61 @@ from typing import NamedTuple, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from ._masking import working_dtype
+from . import _policy as policy
+from ._masking import output_dtype, working_dtype
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Solution(NamedTuple):
-    """The weights of a Gram solver and how well they satisfy its defining conditions."""
+    """Weights of a Gram solver, and how well they satisfy the conditions that define them.
 
-    weights: Tensor  # (…, T): the direction is Σ weights_i g_i
-    residual: Tensor  # (…): violation of the defining conditions, relative; each solver says of which
-    solved: Tensor  # (…), bool: False where no solution exists and `weights` are the documented fallback
+    Attributes:
+        weights (Tensor): Shape (…, T). The direction is Σ weights_i g_i.
+        residual (Tensor): Relative violation of the defining conditions, shape (…). Each solver documents its own.
+        solved (Tensor): Boolean, shape (…). False where no solution exists and `weights` are a documented fallback.
+    """
+
+    weights: Tensor
+    residual: Tensor
+    solved: Tensor
 
 
-class Unit(NamedTuple):
-    """A Gram matrix as cosines and norms: scales from 1e-12 to 1e12 are gone from the matrix."""
+class NormalizedGram(NamedTuple):
+    """A Gram matrix as cosines and norms, so that the matrix itself has no scale.
 
-    cosines: Tensor  # the row and column of an absent or zero gradient are those of the identity
-    norms: Tensor  # 0 where absent
-    inverse: Tensor  # 1/norms, 0 where absent or zero
-    present: Tensor | None  # None: all gradients are there, of comparable size, so that nothing has to be guarded
-    ridge: float  # on the diagonal: how far rounding of the input may take it from positive semi-definite
+    Attributes:
+        cosines: (B, T, T). The row and column of an absent or zero gradient are those of the identity.
+        norms: (B, T, 1). 0 for an absent task.
+        inverse: (B, T, 1). 1/norms; 0 for an absent task or a zero gradient.
+        present: (B, T, 1). Mask of present tasks, or None if all gradients are present and of comparable norm, so that
+            no guards are needed.
+        ridge: Term on the diagonal of `cosines`: the largest negative eigenvalue that rounding of the input may cause.
+    """
+
+    cosines: Tensor
+    norms: Tensor
+    inverse: Tensor
+    present: Tensor | None
+    ridge: float
 
     @property
-    def exact(self) -> Tensor:
-        """The cosines without the ridge: what a residual is taken on."""
+    def cosines_without_ridge(self) -> Tensor:
+        """The cosines to compute a residual with."""
         return self.cosines - self.ridge * identity(self.cosines)
 
 
-def unit(gram: Tensor, *, regular: bool = True) -> Unit:
-    """Splits a Gram matrix (…, T, T) into cosines, with the ridge if they are to be `regular`, and norms."""
+def normalize_gram(gram: Tensor, *, add_ridge: bool = True) -> NormalizedGram:
+    """Split a Gram matrix (…, T, T) into cosines and norms."""
     if gram.dim() < 2 or gram.shape[-1] != gram.shape[-2]:
         raise ValueError(f"a Gram matrix has shape (…, T, T), got {tuple(gram.shape)}")
     tasks = gram.shape[-1]
-    ridge = ridge_of(gram)
+    ridge = rounding_ridge(gram)
     gram = gram.reshape(-1, tasks, tasks).to(working_dtype(gram.device))
     squares = gram.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
     norms = squares.sqrt()
-    present = None if _plain(squares) else squares < torch.inf
+    present = None if _are_comparable(squares) else squares < torch.inf
     if present is not None:
         norms = torch.nan_to_num(norms, 0.0, 0.0)
     inverse = norms.reciprocal()
@@ -61,27 +77,22 @@ def unit(gram: Tensor, *, regular: bool = True) -> Unit:
         inverse = torch.nan_to_num(inverse, 0.0, 0.0)
     cosines = gram * inverse * inverse.mT
     if present is not None:
-        # An entry that is not finite, of an absent task or an overflow, counts as orthogonal.
+        # Treat entries that are not finite (absent tasks, overflow) as orthogonal.
         cosines = torch.nan_to_num(cosines, 0.0, 0.0, 0.0)
-    cosines.diagonal(dim1=-2, dim2=-1).fill_(1.0 + ridge if regular else 1.0)
-    return Unit(cosines, norms, inverse, present, ridge)
+    cosines.diagonal(dim1=-2, dim2=-1).fill_(1.0 + ridge if add_ridge else 1.0)
+    return NormalizedGram(cosines, norms, inverse, present, ridge)
 
 
-def ridge_of(gram: Tensor) -> float:
-    """How far rounding may take a matrix of this precision from positive semi-definite."""
-    return max(1e-13, 8 * torch.finfo(gram.dtype).eps)
+def rounding_ridge(gram: Tensor) -> float:
+    """Return how far rounding may take the cosines of a matrix in this precision from positive semi-definite."""
+    return max(policy.RIDGE_FLOOR, policy.RIDGE_EPS * torch.finfo(gram.dtype).eps)
 
 
-def answer_dtype(gram: Tensor) -> torch.dtype:
-    """Half precision is answered in float32, wider ones in their own."""
-    return gram.dtype if gram.dtype == torch.float64 else torch.float32
-
-
-def _plain(squares: Tensor) -> bool:
-    """Whether all gradients are present, none is zero, and norms differ by less than 1e6, where looking is free."""
-    if not looking_is_free(squares):
+def _are_comparable(squares: Tensor) -> bool:
+    """Return whether all gradients are known to be present, not zero, and of comparable norm."""
+    if not can_sync(squares):
         return False
-    if squares.numel() <= 64:  # a few numbers are faster compared one by one
+    if squares.numel() <= policy.PYTHON_COMPARISONS:
         values = squares.flatten().tolist()
         if not values:
             return True
@@ -90,28 +101,39 @@ def _plain(squares: Tensor) -> bool:
             return False
     else:
         low, high = (float(bound) for bound in squares.aminmax())
-    return bool(low > 0 and high < low * 1e12 and high < math.inf)
+    return bool(low > 0 and high < low * policy.COMPARABLE_SQUARES and high < math.inf)
 
 
-def looking_is_free(tensor: Tensor) -> bool:
+def can_sync(tensor: Tensor) -> bool:
+    """Return whether values may be read: not from a device, which would wait, nor while a graph is compiled."""
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def ratios(parts: Unit) -> Tensor:
-    """Smallest norm / norm, in (0, 1]; 0 for gradients that are absent or zero."""
-    return parts.inverse / parts.inverse.amax(-2, keepdim=True).clamp_min(1e-300)
+def all_converged(unsolved: Tensor) -> bool:
+    """Return whether an iteration may stop early. Always False where values may not be read."""
+    return can_sync(unsolved) and not bool(unsolved.any())
 
 
-def mean_weights(parts: Unit) -> Tensor | float:
-    """1 / the number of present tasks for each of them."""
+def iteration_limit(rounds: int, tensor: Tensor) -> int:
+    """Return `rounds` where an iteration can stop early, and a third of it where every round runs."""
+    return rounds if can_sync(tensor) else -(-rounds // policy.DEVICE_ROUNDS_DIVISOR)
+
+
+def norm_ratios(parts: NormalizedGram) -> Tensor:
+    """Return smallest norm / norm, in (0, 1]; 0 for absent and zero gradients."""
+    return parts.inverse / parts.inverse.amax(-2, keepdim=True).clamp_min(policy.TINY)
+
+
+def mean_weights(parts: NormalizedGram) -> Tensor | float:
+    """Return 1 / number of present tasks for each present task, and 0 for the others."""
     if parts.present is None:
         return 1 / parts.norms.shape[-2]
-    present = parts.present.to(parts.norms.dtype)  # of booleans and integers torch would make float32
+    present = parts.present.to(parts.norms.dtype)  # dividing booleans by integers would give float32
     return present / present.sum(-2, keepdim=True).clamp_min(1)
 
 
-def no_bookkeeping(solver: Callable[P, R]) -> Callable[P, R]:
-    """Runs a solver in inference mode: autograd's preparations are a fifth of the time of so small operations."""
+def without_autograd(solver: Callable[P, R]) -> Callable[P, R]:
+    """Run a solver in inference mode, which saves a fifth of its time for matrices this small."""
 
     @functools.wraps(solver)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -124,26 +146,18 @@ def no_bookkeeping(solver: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def rounded(gram: Tensor, weights: Tensor) -> Tensor:
-    """Weights (B, T, 1) in the shape and precision in which `gram` is answered, never beyond its range."""
-    return torch.nan_to_num(weights.to(answer_dtype(gram)), 0.0).reshape(gram.shape[:-1])
+def cast_weights(gram: Tensor, weights: Tensor) -> Tensor:
+    """Cast weights (B, T, 1) to the output dtype for `gram`, within its range, and to shape (…, T)."""
+    return torch.nan_to_num(weights.to(output_dtype(gram)), 0.0).reshape(gram.shape[:-1])
 
 
-def answer(gram: Tensor, weights: Tensor, residual: Tensor, solved: Tensor) -> Solution:
+def make_solution(gram: Tensor, weights: Tensor, residual: Tensor, solved: Tensor) -> Solution:
+    """Build the solution for `gram` (…, T, T) from results for the flattened batch."""
     batch = gram.shape[:-2]
-    return Solution(rounded(gram, weights), residual.reshape(batch), solved.reshape(batch).clone())
-
-
-def limit(rounds: int, tensor: Tensor) -> int:
-    """How many rounds an iteration may take: all where it stops early, a third where it cannot, which suffices for
-    all but the most degenerate matrices."""
-    return rounds if looking_is_free(tensor) else -(-rounds // 3)
-
-
-def none_left(unsolved: Tensor) -> bool:
-    """Whether an iteration may stop early: asked only where looking is free. Elsewhere all iterations run."""
-    return looking_is_free(unsolved) and not bool(unsolved.any())
+    # The copy of `solved` is no inference tensor, so the caller may use it in an autograd graph.
+    return Solution(cast_weights(gram, weights), residual.reshape(batch), solved.reshape(batch).clone())
 
 
 def identity(like: Tensor) -> Tensor:
+    """Return the identity matrix (T, T) with the dtype and device of `like`."""
     return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)

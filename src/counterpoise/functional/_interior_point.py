@@ -1,43 +1,43 @@
-"""An interior point of linear complementarity: as good for matrices that are all but singular as for any other."""
+"""Primal-dual interior-point method for linear complementarity, which also works for nearly singular matrices."""
 
 import torch
 from torch import Tensor
 
-from ._gram import identity, looking_is_free
-
-ROUNDS = 60  # where it stops when done
-ENOUGH = 30  # where it cannot
-EXACT = 1e-14
+from . import _policy as policy
+from ._gram import can_sync, identity
 
 
-def interior(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """x ≥ 0, y = Mx + q ≥ 0 with x_i y_i = 0 for one offset q (N, T, 1) each: x, y, and where they are not found.
+def solve_interior_point(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Find x ≥ 0, y = Mx + q ≥ 0 with x_i y_i = 0 for one offset q (N, T, 1) per matrix.
 
-    Newton's method on Mx + q = y, x_i y_i = t, with x and y kept positive and t taken towards 0, the faster the longer
-    the last step was (Wright 1997). M + diag(y/x) is regular whatever M is. Afterwards x_i > y_i tells the support.
+    Newton's method solves Mx + q = y, x_i y_i = t with x and y kept positive, while t decreases towards 0; the longer
+    the last step, the faster (Wright, Primal-Dual Interior-Point Methods, 1997). M + diag(y/x) is regular for every
+    positive semi-definite M. In the end, x_i > y_i marks the support.
+
+    Returns x, y, and the mask (N, 1, 1) of problems that are not solved.
     """
-    free, eye = looking_is_free(offset), identity(matrix)
-    scale = offset.abs().amax(-2, keepdim=True).clamp_min(1e-300)
+    may_stop, eye = can_sync(offset), identity(matrix)
+    scale = offset.abs().amax(-2, keepdim=True).clamp_min(policy.TINY)
     offset = offset / scale
     x, y = torch.ones_like(offset), torch.ones_like(offset)
-    part: Tensor | float = 0.3
-    for _ in range(ROUNDS if free else ENOUGH):
-        values = torch.baddbmm(offset, matrix, x)  # what y is to become
-        if free and not bool((_left(values, x, y) > EXACT).any()):
+    centring: Tensor | float = policy.CENTRING_FIRST
+    for _ in range(policy.INTERIOR_ROUNDS if may_stop else policy.INTERIOR_DEVICE_ROUNDS):
+        values = torch.baddbmm(offset, matrix, x)  # the target of y
+        if may_stop and not bool((_relative_error(values, x, y) > policy.INTERIOR_EXACT).any()):
             break
-        pull = ((x * y).mean(-2, keepdim=True) * part).clamp_min(1e-16) / x
+        target = ((x * y).mean(-2, keepdim=True) * centring).clamp_min(policy.CENTRING_FLOOR) / x
         slopes = y / x
-        dx = torch.linalg.solve_ex(torch.addcmul(matrix, eye, slopes), pull - values)[0]
-        dy = torch.addcmul(pull - y, slopes, dx, value=-1)
-        # Up to 0.995 of the way to where the first of them would vanish.
-        length = -0.995 / torch.minimum(dx / x, dy / y).amin(-2, keepdim=True).clamp_max(-0.995)
+        dx = torch.linalg.solve_ex(torch.addcmul(matrix, eye, slopes), target - values)[0]
+        dy = torch.addcmul(target - y, slopes, dx, value=-1)
+        fraction = policy.BOUNDARY_FRACTION
+        length = -fraction / torch.minimum(dx / x, dy / y).amin(-2, keepdim=True).clamp_max(-fraction)
         x, y = torch.addcmul(x, length, dx), torch.addcmul(y, length, dy)
-        part = (1 - length).square().clamp(1e-3, 0.3)
-    unsolved = ~(_left(torch.baddbmm(offset, matrix, x), x, y) <= 1e-9)
+        centring = (1 - length).square().clamp(policy.CENTRING_LEAST, policy.CENTRING_FIRST)
+    unsolved = ~(_relative_error(torch.baddbmm(offset, matrix, x), x, y) <= policy.INTERIOR_SOLVED)
     return (x * scale).nan_to_num(0.0, 0.0), y * scale, unsolved
 
 
-def _left(values: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """(N, 1, 1): how far from a solution, relative to its size."""
-    left = torch.maximum((values - y).abs(), x * y).amax(-2, keepdim=True)
-    return left / x.amax(-2, keepdim=True).clamp_min(1.0)
+def _relative_error(values: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Return the largest violation of y = values and x_i y_i = 0, relative to the size of x, (N, 1, 1)."""
+    error = torch.maximum((values - y).abs(), x * y).amax(-2, keepdim=True)
+    return error / x.amax(-2, keepdim=True).clamp_min(1.0)

@@ -1,30 +1,31 @@
-"""What every loss-space rule returns."""
+"""The result of a loss-space rule."""
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from ._masking import result_dtype
+from ._masking import clamp_to_dtype, output_dtype
 
 
 class Step(NamedTuple):
-    """One loss-space step for losses of shape (…, T), all of it detached.
+    """Result of a loss-space rule for losses of shape (…, T). All tensors are detached.
 
-    A rule states its own derivatives, so that a step is one node of the autograd graph whatever the method:
-    `weights` is ∂objective/∂L, `gradient` is what the rule's learned coordinates receive (None where it has none).
+    A rule computes its own derivatives, so a step is a single node of the autograd graph for every method.
+
+    Attributes:
+        objective (Tensor): Value of the objective, shape (…).
+        weights (Tensor): Derivative of the objective with respect to each loss, shape (…, T).
+        gradient (Tensor or None): Gradient of the rule's learned parameters, shape (…, T). None if it has none.
     """
 
-    objective: Tensor  # (…)
-    weights: Tensor  # (…, T)
-    gradient: Tensor | None = None  # (…, T)
+    objective: Tensor
+    weights: Tensor
+    gradient: Tensor | None = None
 
 
-def finish(losses: Tensor, objective: Tensor, weights: Tensor, gradient: Tensor | None = None) -> Step:
-    """Rounds a step from working precision to the precision in which `losses` are answered."""
-    dtype = result_dtype(losses)
+def make_step(losses: Tensor, objective: Tensor, weights: Tensor, gradient: Tensor | None = None) -> Step:
+    """Build a step from results in working precision, cast to the output dtype for `losses`."""
+    dtype = output_dtype(losses)
     if gradient is not None:
-        # Past the range of the answer a gradient still has a sign: infinity would poison the optimiser's averages.
-        limit = torch.finfo(dtype).max
-        gradient = gradient.clamp(-limit, limit).to(dtype)
+        gradient = clamp_to_dtype(gradient, dtype)
     return Step(objective.to(dtype), weights.to(dtype), gradient)

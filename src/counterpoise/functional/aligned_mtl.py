@@ -1,26 +1,41 @@
-"""Aligned-MTL: principal components of the gradients brought to one length."""
+"""Aligned-MTL: principal components of the gradients rescaled to equal length."""
 
 import torch
 from torch import Tensor
 
-from ._gram import rounded
+from . import _policy as policy
+from ._gram import cast_weights
 from ._masking import working_dtype
 
 
 def aligned_mtl_weights(gram: Tensor) -> Tensor:
-    """w = B·1 with B = √λ_min V Λ^{−½} Vᵀ: the rows of BJ are orthogonal and of one length.
+    """Compute w = B·1 with B = √λ_min V Λ^{−½} Vᵀ, where G = V Λ Vᵀ.
 
-    λ_min is the smallest eigenvalue that is not zero: above T·ε·λ_max, ε the precision of the given matrix. The others
-    are left out. Some public codes divide by T.
+    The rows of BJ are orthogonal and of equal length. λ_min is the smallest eigenvalue above T·ε·λ_max, with ε the
+    machine epsilon of the input; smaller eigenvalues count as zero and are left out. Some public implementations divide
+    the weights by T.
+
+    Args:
+        gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
+
+    Returns:
+        Tensor: The weights, shape (…, T).
+
+    Example:
+        >>> aligned_mtl_weights(torch.tensor([[1.0, 0.0], [0.0, 4.0]]))
+        tensor([1.0000, 0.5000])
+
+    References:
+        Senushkin et al., Independent Component Alignment for Multi-Task Learning. https://arxiv.org/abs/2305.19000
     """
     tasks = gram.shape[-1]
     matrix = gram.detach().reshape(-1, tasks, tasks).to(working_dtype(gram.device))
     present = (matrix.diagonal(dim1=-2, dim2=-1) < torch.inf).to(matrix.dtype).unsqueeze(-1)
     matrix = torch.nan_to_num(matrix, 0.0, 0.0, 0.0) * present * present.mT
-    # The answer knows no scale. No entry of a Gram matrix is larger than its largest diagonal one.
-    largest = matrix.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(1e-300).view(-1, 1, 1)
+    # The weights are invariant to scale, and no entry of a Gram matrix exceeds its largest diagonal entry.
+    largest = matrix.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(policy.TINY).view(-1, 1, 1)
     values, vectors = torch.linalg.eigh((matrix / largest).clamp(-1.0, 1.0))
     kept = values > values[:, -1:] * (tasks * torch.finfo(gram.dtype).eps)
     smallest = torch.where(kept, values, torch.inf).amin(-1, keepdim=True)
     scales = torch.where(kept, smallest / values, 0.0).sqrt().unsqueeze(-1)
-    return rounded(gram, torch.bmm(vectors, scales * torch.bmm(vectors.mT, present)) * present)
+    return cast_weights(gram, torch.bmm(vectors, scales * torch.bmm(vectors.mT, present)) * present)

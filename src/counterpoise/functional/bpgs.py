@@ -1,7 +1,7 @@
-"""BPGS: bounded log-variances anchored on the batch's own log-loss statistics (the paper's §3).
+"""BPGS: bounded log-variances, anchored on the log-loss statistics of the batch (section 3 of the paper).
 
-The coordinates θ and the losses have shape (…, T); everything broadcasts over the leading dimensions. Losses that are
-not finite count as absent: weight 0, no gradient, statistics over the tasks that are present.
+The coordinates θ and the losses have shape (…, T); all functions broadcast over the leading dimensions. A loss that is
+not finite marks an absent task: it gets weight 0 and no gradient, and the statistics leave it out.
 """
 
 import math
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from ._masking import masked_mean, masked_softmax, split_absent
-from ._step import Step, finish
+from ._step import Step, make_step
 
 ChartKind = Literal["batch", "stateless"]
 
 
 class Anchor(TypedDict, total=False):
-    """How the chart is tied to the losses: the radius's margin, and the floors under L and under the spread."""
+    """Options that tie the chart to the losses: the margin of the radius, and lower bounds of L and of its spread."""
 
     margin: float
     eps_log: float
@@ -25,38 +25,77 @@ class Anchor(TypedDict, total=False):
 
 
 class ChartOptions(Anchor, total=False):
-    """Which chart it is; the bounds are those of the stateless one."""
+    """Options of the chart. The bounds `s_min` and `s_max` apply to the stateless chart."""
 
     chart: ChartKind
     s_min: float
     s_max: float
 
 
-EXPONENT_LIMIT = 600.0  # ω·L must stay under the range of float64: 0 · ∞ would poison θ
-CALIBRATION_EDGE = 1e-4  # calibration keeps σ(θ) this far from 0 and 1
+EXPONENT_LIMIT = 600.0  # bound of −s, which keeps ω·L in the range of float64: 0 · ∞ would make θ NaN
+CALIBRATION_EDGE = 1e-4  # distance of σ(θ) from 0 and 1 that calibration keeps
 
 
 class Chart(NamedTuple):
-    """Where each task stands in the bounded chart."""
+    """Position of each task in the bounded chart.
 
-    mu: Tensor  # μ, the mean log-loss, (…, 1)
-    std: Tensor  # ς̄, the floored spread of the log-losses, (…, 1)
-    width: Tensor  # of the interval that holds s, (…, 1)
-    z_over_tau: Tensor  # 2σ(θ) − 1: ±1 is the boundary
-    slope: Tensor  # σ(θ)(1 − σ(θ)): how much θ can still move its task, at most 1/4
-    s: Tensor  # the log-variance
-    omega: Tensor  # the precision e^{−s}
-    alpha: Tensor  # the normalised precision: the task's weight
+    Attributes:
+        mu (Tensor): Mean log-loss μ, shape (…, 1).
+        std (Tensor): Spread ς̄ of the log-losses, at least `eps_std`, shape (…, 1).
+        width (Tensor): Width of the interval of s, shape (…, 1).
+        z_over_tau (Tensor): 2σ(θ) − 1, shape (…, T); ±1 is the boundary.
+        slope (Tensor): σ(θ)(1 − σ(θ)), shape (…, T): the sensitivity of the position to θ, at most 1/4.
+        s (Tensor): Log-variances, shape (…, T).
+        omega (Tensor): Precisions e^{−s}, shape (…, T).
+        alpha (Tensor): Normalised precisions, the task weights, shape (…, T).
+        theta (Tensor): The coordinates θ, shape (…, T).
+    """
+
+    mu: Tensor
+    std: Tensor
+    width: Tensor
+    z_over_tau: Tensor
+    slope: Tensor
+    s: Tensor
+    omega: Tensor
+    alpha: Tensor
     theta: Tensor
 
 
 def radius(tasks: int, margin: float = 0.1) -> float:
-    """τ_T = √(T − 1) + margin: no coordinate of a standardised T-vector is larger than √(T − 1)."""
+    """Return the radius τ = √(T − 1) + margin: no entry of a standardised T-vector exceeds √(T − 1).
+
+    Args:
+        tasks (int): Number of tasks T.
+        margin (float, optional): Margin beyond the bound. Default: 0.1.
+
+    Returns:
+        float: The radius.
+
+    Example:
+        >>> radius(5)
+        2.1
+    """
     return math.sqrt(tasks - 1) + margin
 
 
 def statistics(losses: Tensor, *, eps_log: float = 1e-8, eps_std: float = 1e-4) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns μ, ς̄ (both (…, 1)) and the centred log-losses (…, T), 0 where a task is absent."""
+    """Compute the statistics of the log-losses over the present tasks.
+
+    Args:
+        losses (Tensor): Losses, shape (…, T). A loss that is not finite marks an absent task.
+        eps_log (float, optional): Lower bound of a loss in the logarithm. Default: 1e-8.
+        eps_std (float, optional): Lower bound of the spread. Default: 1e-4.
+
+    Returns:
+        tuple[Tensor, Tensor, Tensor]: The mean μ and the spread ς̄, both of shape (…, 1), and the centred log-losses,
+        shape (…, T), 0 for absent tasks.
+
+    Example:
+        >>> mu, std, centred = statistics(torch.tensor([1.0, 1.0, float("nan")]))
+        >>> mu.item(), std.item(), centred.tolist()
+        (0.0, 0.0001, [0.0, 0.0, 0.0])
+    """
     x, present = split_absent(losses)
     log = x.clamp_min(eps_log).log()
     mu = masked_mean(log, present)
@@ -76,7 +115,25 @@ def bpgs_chart(
     s_min: float = -10.0,
     s_max: float = 10.0,
 ) -> Chart:
-    """Evaluates the chart: s = μ + ς̄ τ (2σ(θ) − 1), or s = s_min + (s_max − s_min) σ(θ) for the stateless one."""
+    """Evaluate the chart: s = μ + ς̄ τ (2σ(θ) − 1), or s = s_min + (s_max − s_min) σ(θ) for the stateless chart.
+
+    Args:
+        theta (Tensor): Coordinates θ, shape (…, T).
+        losses (Tensor): Losses, shape (…, T). A loss that is not finite marks an absent task.
+        chart (str, optional): `"batch"` or `"stateless"`. Default: `"batch"`.
+        margin (float, optional): Margin of the radius τ. Default: 0.1.
+        eps_log (float, optional): Lower bound of a loss in the logarithm. Default: 1e-8.
+        eps_std (float, optional): Lower bound of the spread ς̄. Default: 1e-4.
+        s_min (float, optional): Lower bound of s in the stateless chart. Default: -10.0.
+        s_max (float, optional): Upper bound of s in the stateless chart. Default: 10.0.
+
+    Returns:
+        Chart: The statistics, positions, log-variances and weights.
+
+    Example:
+        >>> bpgs_chart(torch.zeros(2), torch.tensor([1.0, 300.0])).alpha
+        tensor([0.5000, 0.5000], dtype=torch.float64)
+    """
     mu, std, _ = statistics(losses, eps_log=eps_log, eps_std=eps_std)
     theta = theta.detach().to(mu.dtype)
     upper, lower = theta.sigmoid(), (-theta).sigmoid()  # both, because 1 − σ(θ) loses its digits for large θ
@@ -100,9 +157,23 @@ def bpgs_calibrate(
     eps_log: float = 1e-8,
     eps_std: float = 1e-4,
 ) -> tuple[Tensor, Tensor]:
-    """Starts each task where it first appears: θ = logit((z/τ + 1)/2) with z its standardised log-loss.
+    """Initialise θ of each task when it first appears: θ = logit((z/τ + 1)/2) with z its standardised log-loss.
 
-    Returns θ and the mask of calibrated tasks; tasks that are absent or calibrated already keep their θ.
+    Args:
+        theta (Tensor): Coordinates θ, shape (…, T).
+        losses (Tensor): Losses, shape (…, T). A loss that is not finite marks an absent task.
+        calibrated (Tensor): Boolean mask of the tasks that are calibrated already, shape (…, T).
+        margin (float, optional): Margin of the radius τ. Default: 0.1.
+        eps_log (float, optional): Lower bound of a loss in the logarithm. Default: 1e-8.
+        eps_std (float, optional): Lower bound of the spread. Default: 1e-4.
+
+    Returns:
+        tuple[Tensor, Tensor]: The new θ and the new mask. Absent and calibrated tasks keep their θ.
+
+    Example:
+        >>> theta, calibrated = bpgs_calibrate(torch.zeros(2), torch.tensor([1.0, 300.0]), torch.zeros(2).bool())
+        >>> theta
+        tensor([-3.0445,  3.0445])
     """
     _, std, centred = statistics(losses, eps_log=eps_log, eps_std=eps_std)
     share = 0.5 + centred / (std * (2 * radius(losses.shape[-1], margin)))
@@ -120,25 +191,55 @@ def bpgs(
     theta_gain: float = 100.0,
     **options: Unpack[ChartOptions],
 ) -> Step:
-    """One BPGS step.
+    """Compute one step of BPGS.
 
-    Split: the objective is J_net = Σ sg[α_i] L_i, and θ receives g_θ ∇J_unc, J_unc = Σ ½ ω_i L_i + ½ s_i.
-    Not split: the objective is J_net + J_unc with only the statistics detached, and θ receives g_θ times its gradient.
+    With `split`, the objective is J_net = Σ sg[α_i] L_i, and θ gets g_θ ∇J_unc with J_unc = Σ ½ ω_i L_i + ½ s_i.
+    Without it, the objective is J_net + J_unc with only the statistics detached, and θ gets g_θ times its gradient.
+
+    Args:
+        theta (Tensor): Coordinates θ, shape (…, T).
+        losses (Tensor): Losses, shape (…, T). A loss that is not finite marks an absent task.
+        split (bool, optional): Whether the network and θ minimise different objectives. Default: True.
+        normalise (bool, optional): Whether the weights are α, which sum to 1, instead of ω. Default: True.
+        theta_gain (float, optional): Factor g_θ on the gradient of θ. Default: 100.0.
+        **options: Options of :func:`bpgs_chart`.
+
+    Returns:
+        Step: The objective, the weights, and the gradient of θ.
+
+    Example:
+        >>> step = bpgs(torch.tensor([-3.0, 3.0]), torch.tensor([1.0, 300.0]))
+        >>> step.weights
+        tensor([0.9966, 0.0034])
     """
-    at = bpgs_chart(theta, losses, **options)
+    position = bpgs_chart(theta, losses, **options)
     x, present = split_absent(losses)
-    omega = at.omega * present
-    weights = at.alpha if normalise else omega
+    omega = position.omega * present
+    weights = position.alpha if normalise else omega
     j_net = (weights * x).sum(-1)
-    d_s = 0.5 * (1 - omega * x)  # ∂J_unc/∂s, with L as it is: only the logarithm is floored
+    d_s = 0.5 * (1 - omega * x)  # ∂J_unc/∂s; the lower bound of L applies only to its logarithm
     objective = j_net
     if not split:
-        objective = j_net + 0.5 * (omega * x + at.s * present).sum(-1)
-        d_s = d_s - (at.alpha * (x - j_net.unsqueeze(-1)) if normalise else omega * x)
+        objective = j_net + 0.5 * (omega * x + position.s * present).sum(-1)
+        d_s = d_s - (position.alpha * (x - j_net.unsqueeze(-1)) if normalise else omega * x)
         weights = weights + 0.5 * omega
-    return finish(losses, objective, weights, theta_gain * d_s * at.width * at.slope * present)
+    return make_step(losses, objective, weights, theta_gain * d_s * position.width * position.slope * present)
 
 
 def bpgs_weights(theta: Tensor, losses: Tensor, *, normalise: bool = True, **options: Unpack[ChartOptions]) -> Tensor:
-    """The weights α that BPGS gives to losses (…, T) at θ (…, T); the raw precisions ω with `normalise=False`."""
+    """Return the weights of :func:`bpgs`.
+
+    Args:
+        theta (Tensor): Coordinates θ, shape (…, T).
+        losses (Tensor): Losses, shape (…, T). A loss that is not finite marks an absent task.
+        normalise (bool, optional): Whether to return α, which sum to 1, instead of the precisions ω. Default: True.
+        **options: Options of :func:`bpgs_chart`.
+
+    Returns:
+        Tensor: The weights, shape (…, T).
+
+    Example:
+        >>> bpgs_weights(torch.tensor([-3.0, 3.0]), torch.tensor([1.0, 300.0]))
+        tensor([0.9966, 0.0034])
+    """
     return bpgs(theta, losses, normalise=normalise, **options).weights

@@ -1,4 +1,23 @@
-"""CAGrad: the direction near the average gradient that is best for the worst-off task."""
+"""CAGrad: the direction near the mean gradient that is best for the worst-off task.
+
+The problem, for task gradients g_i with mean g₀ and a radius c = α‖g₀‖:
+
+    maximise  μ = min_i ⟨g_i, d⟩   over  ‖d − g₀‖ ≤ c.
+
+The solution is d = g₀ + Σ x_i g_i with x ≥ 0, ⟨g_i, d⟩ ≥ μ, one of the two tight for each task, and ‖Σ x_i g_i‖ = c.
+This is a complementarity problem in x with μ as one more unknown. For a given support of x (the set of its positive
+entries), μ is the root of a quadratic equation and x solves a linear system.
+
+Stages, in the order of this file:
+
+1. `_set_up`: normalise the gradients and express the problem in units of ‖g_i‖ and ‖g₀‖.
+2. `_solve_by_pivoting`: block pivoting on x and μ together; solves all but degenerate problems.
+3. `_solve_on_all_supports`: try all 2^T supports; for a few tasks, where pivoting fails or values cannot be read.
+4. `_solve_by_bisection`: bisect over μ; for many tasks where pivoting fails, on the CPU.
+5. `_handle_stationarity`: near Pareto stationarity, where d is not unique, change over to the d nearest to g₀.
+
+`docs/numerics.md` explains each stage, and `_policy` holds the tolerances.
+"""
 
 import math
 from typing import NamedTuple
@@ -6,231 +25,303 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._complementarity import BLOCK_ROUNDS, complementarity, few_supports, on, supports
+from . import _policy as policy
+from ._complementarity import all_supports, can_enumerate_supports, complementarity, masked_system
 from ._gram import (
+    NormalizedGram,
     Solution,
-    Unit,
-    answer,
+    all_converged,
+    can_sync,
+    cast_weights,
     identity,
-    looking_is_free,
+    make_solution,
     mean_weights,
-    no_bookkeeping,
-    none_left,
-    ratios,
-    rounded,
-    unit,
+    norm_ratios,
+    normalize_gram,
+    without_autograd,
 )
 
-BISECTIONS = 60
-CLOSE = 1e-7  # violation up to which a support is that of the solution: rounding leaves so much where x is large
+
+class _Problem(NamedTuple):
+    """The problem in units of the gradients' norms and of ‖g₀‖."""
+
+    cosines: Tensor  # C, (B, T, T)
+    ratios: Tensor  # r = smallest norm / norm, (B, T, 1)
+    products: Tensor  # p = ⟨g_i, g₀⟩, (B, T, 1)
+    radius: float  # α
 
 
-class Problem(NamedTuple):
-    """In units of the gradients' norms and of ‖g₀‖."""
+class _Candidate(NamedTuple):
+    """A direction d = g₀ + Σ x_i g_i."""
 
-    cosines: Tensor
-    ratios: Tensor
-    products: Tensor  # ⟨g_i, g₀⟩
-    radius: float
-
-
-class Change(NamedTuple):
-    """d = g₀ + Σ x_i g_i."""
-
-    x: Tensor
-    mu: Tensor  # min_i ⟨g_i, d⟩
-    settled: Tensor  # so near to Pareto stationarity that d is not, or not only, the solution on the sphere
-    unsolved: Tensor
+    x: Tensor  # (B, T, 1)
+    mu: Tensor  # min_i ⟨g_i, d⟩, (B, 1, 1)
+    near_stationary: Tensor  # (B, 1, 1): so near to Pareto stationarity that d is not unique
+    unsolved: Tensor  # (B, 1, 1)
 
 
 def cagrad(gram: Tensor, *, alpha: float = 0.4, rescale: bool = True) -> Solution:
-    """max_d min_i ⟨g_i, d⟩ within ‖d − g₀‖ ≤ α‖g₀‖, g₀ the mean gradient; divided by 1 + α² if `rescale`.
+    """Maximise min_i ⟨g_i, d⟩ over ‖d − g₀‖ ≤ α‖g₀‖, where g₀ is the mean gradient.
 
-    The dual, min_w wᵀGb + c√(wᵀGw), gives d = g₀ + c·g_w/‖g_w‖. Its conditions are a complementarity problem with one
-    more unknown: d = g₀ + Σ x_i g_i, x ≥ 0, ⟨g_i, d⟩ ≥ μ, one of the two tight for each task, and ‖Σ x_i g_i‖ = c. For
-    given free x, μ is the root of a quadratic equation, so block pivoting solves for both.
+    If no direction descends for all tasks (Pareto stationarity, a zero gradient) and the ball contains directions with
+    ⟨g_i, d⟩ ≥ 0, many d are optimal; the one nearest to g₀ is taken. This applies if the shortest convex combination of
+    the gradients is below δ times the smallest norm, with δ = 1e-4 (3e-3 for float32). Between δ and 2δ, d changes
+    continuously to the solution on the sphere. All of these reach the best min_i ⟨g_i, d⟩ to within 2δ‖d‖ times the
+    smallest norm.
 
-    Where no direction descends for all tasks (Pareto stationarity, a vanished gradient) and the ball allows
-    ⟨g_i, d⟩ ≥ 0, many d are best: the one nearest to g₀ is taken. So it is where the shortest convex combination of the
-    gradients is below δ times the smallest of them, δ = 1e-4 (3e-3 in float32); from there to 2δ, d goes over from that
-    one to the solution on the sphere, and all of these reach the best min_i ⟨g_i, d⟩ to within 2δ‖d‖ times that norm.
+    The solver is exact: see `docs/numerics.md`.
 
-    `solved` is False for what is not a Gram matrix, and on a device for more than ten tasks where pivoting does not
-    end: the direction is then the nearest one with ⟨g_i, d⟩ ≥ 0, shortened to fit into the ball. Residual: the largest
-    of the violation of ⟨g_i, d⟩ ≥ μ relative to ‖g_i‖‖g₀‖, of ‖d − g₀‖ ≤ c relative to c, and, above 2δ, of the duality
-    gap relative to ‖g₀‖ and the smallest norm.
+    Args:
+        gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
+        alpha (float, optional): Radius of the ball relative to ‖g₀‖, in [0, 1). Default: 0.4.
+        rescale (bool, optional): Whether to divide d by 1 + α², as the authors' code does. Default: True.
+
+    Returns:
+        Solution: The weights, shape (…, T).
+
+        `solved` is False if `gram` is not positive semi-definite, and on a device for more than ten tasks if pivoting
+        does not converge. The direction is then the nearest one with ⟨g_i, d⟩ ≥ 0, shortened to fit into the ball. The
+        residual is the largest of the violation of ⟨g_i, d⟩ ≥ μ relative to ‖g_i‖‖g₀‖, of ‖d − g₀‖ ≤ α‖g₀‖ relative to
+        the radius, and, above 2δ, of the duality gap relative to ‖g₀‖ and the smallest norm.
+
+    Example:
+        >>> cagrad(torch.eye(2), rescale=False).weights  # symmetric: 1 + α times the mean
+        tensor([0.7000, 0.7000])
+
+    References:
+        Liu et al., Conflict-Averse Gradient Descent for Multi-task Learning. https://arxiv.org/abs/2110.14048
     """
-    weights, parts, problem, change = _solve(gram, alpha, rescale)
-    x, mu = change.x, change.mu
-    moved, length = torch.bmm(parts.exact, x), _length(parts.exact, x)
-    violation = (mu * problem.ratios - problem.products - moved).amax(-2, keepdim=True)
-    total = torch.bmm(problem.ratios.mT, x)
-    dual = (torch.bmm(problem.products.mT, x) + alpha * length) / total
-    gap = torch.where(change.settled | (total == 0), 0.0, dual - mu)
-    residual = violation.maximum(gap).maximum((length - alpha) / max(alpha, 1e-300)).clamp_min(0.0)
-    return answer(gram, weights, residual, ~change.unsolved)
+    weights, parts, problem, candidate = _solve(gram, alpha, rescale)
+    return make_solution(gram, weights, _residual(parts, problem, candidate), ~candidate.unsolved)
 
 
 def cagrad_weights(gram: Tensor, *, alpha: float = 0.4, rescale: bool = True) -> Tensor:
-    """The weights of `cagrad`: (…, T, T) in, (…, T) out."""
-    return rounded(gram, _solve(gram, alpha, rescale)[0])
+    """Return the weights of :func:`cagrad` without residual.
+
+    Args:
+        gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
+        alpha (float, optional): Radius of the ball relative to ‖g₀‖, in [0, 1). Default: 0.4.
+        rescale (bool, optional): Whether to divide d by 1 + α², as the authors' code does. Default: True.
+
+    Returns:
+        Tensor: The weights, shape (…, T).
+
+    Example:
+        >>> cagrad_weights(torch.eye(2), rescale=False)
+        tensor([0.7000, 0.7000])
+
+    References:
+        Liu et al., Conflict-Averse Gradient Descent for Multi-task Learning. https://arxiv.org/abs/2110.14048
+    """
+    return cast_weights(gram, _solve(gram, alpha, rescale)[0])
 
 
-@no_bookkeeping
-def _solve(gram: Tensor, alpha: float, rescale: bool) -> tuple[Tensor, Unit, Problem, Change]:
-    parts = unit(gram)
+def _residual(parts: NormalizedGram, problem: _Problem, candidate: _Candidate) -> Tensor:
+    x, mu, radius = candidate.x, candidate.mu, problem.radius
+    cosines = parts.cosines_without_ridge
+    length = _length(cosines, x)
+    violation = (mu * problem.ratios - problem.products - torch.bmm(cosines, x)).amax(-2, keepdim=True)
+    total = torch.bmm(problem.ratios.mT, x)
+    dual = (torch.bmm(problem.products.mT, x) + radius * length) / total
+    gap = torch.where(candidate.near_stationary | (total == 0), 0.0, dual - mu)
+    return violation.maximum(gap).maximum((length - radius) / max(radius, policy.TINY)).clamp_min(0.0)
+
+
+@without_autograd
+def _solve(gram: Tensor, alpha: float, rescale: bool) -> tuple[Tensor, NormalizedGram, _Problem, _Candidate]:
+    parts = normalize_gram(gram)
     share = mean_weights(parts)
-    mean = parts.norms * share  # g₀, on the unit gradients
+    problem, mean_norm = _set_up(parts, share, alpha)
+    candidate = _solve_problem(problem, parts)
+    weights = candidate.x * (mean_norm * parts.inverse) + share
+    return weights / (1 + alpha**2) if rescale else weights, parts, problem, candidate
+
+
+def _set_up(parts: NormalizedGram, share: Tensor | float, alpha: float) -> tuple[_Problem, Tensor]:
+    """Return the problem in units of the norms and ‖g₀‖, and ‖g₀‖."""
+    mean = parts.norms * share  # coefficients of g₀ on the unit gradients
     products = torch.bmm(parts.cosines, mean)
-    size = torch.bmm(mean.mT, products).clamp_min(1e-300).sqrt()  # ‖g₀‖ may itself cancel to nothing
-    products = products / size
+    mean_norm = torch.bmm(mean.mT, products).clamp_min(policy.TINY).sqrt()  # g₀ may cancel to zero
+    products = products / mean_norm
     if parts.present is not None:
         products = torch.where(parts.inverse > 0, products, 1.0)
-    problem = Problem(parts.cosines, ratios(parts), products, alpha)
-    change = _change(problem, parts)
-    weights = change.x * (size * parts.inverse) + share
-    return weights / (1 + alpha**2) if rescale else weights, parts, problem, change
+    return _Problem(parts.cosines, norm_ratios(parts), products, alpha), mean_norm
 
 
-def _change(problem: Problem, parts: Unit) -> Change:
+def _solve_problem(problem: _Problem, parts: NormalizedGram) -> _Candidate:
+    """Choose the stages: see "CAGrad" in `docs/numerics.md`."""
     if problem.radius == 0:
-        return _none(problem)
-    if not looking_is_free(problem.cosines):
-        few = few_supports(problem.cosines)
-        return _near_stationarity(problem, parts, _of_all_supports(problem) if few else _by_pivoting(problem, parts))
-    change = _by_pivoting(problem, parts)
-    hard = change.unsolved | change.settled
+        return _stay_at_mean(problem)
+    if not can_sync(problem.cosines):
+        few = can_enumerate_supports(problem.cosines)
+        candidate = _solve_on_all_supports(problem) if few else _solve_by_pivoting(problem, parts)
+        return _handle_stationarity(problem, parts, candidate)
+    candidate = _solve_by_pivoting(problem, parts)
+    hard = candidate.unsolved | candidate.near_stationary
     if bool(hard.any()):
-        rest = hard.flatten().nonzero().flatten()
-        part = Problem(problem.cosines[rest], problem.ratios[rest], problem.products[rest], problem.radius)
-        again = _of_all_supports(part) if few_supports(part.cosines) else _by_bisection(part)
-        for values, found in zip(change, again, strict=True):
-            values[rest] = found
+        _solve_again(problem, candidate, hard.flatten().nonzero().flatten())
     elif parts.present is None:
-        return change
-    return _near_stationarity(problem, parts, change)
+        return candidate
+    return _handle_stationarity(problem, parts, candidate)
 
 
-def _none(problem: Problem) -> Change:
-    """A ball of radius 0."""
+def _solve_again(problem: _Problem, candidate: _Candidate, rows: Tensor) -> None:
+    """Replace the given rows of the batch, where pivoting failed, in place."""
+    hard = _Problem(problem.cosines[rows], problem.ratios[rows], problem.products[rows], problem.radius)
+    again = _solve_on_all_supports(hard) if can_enumerate_supports(hard.cosines) else _solve_by_bisection(hard)
+    for values, replacement in zip(candidate, again, strict=True):
+        values[rows] = replacement
+
+
+def _stay_at_mean(problem: _Problem) -> _Candidate:
+    """Return d = g₀, the only point of a ball of radius 0."""
     x = torch.zeros_like(problem.products)
     mu = torch.where(problem.ratios > 0, problem.products / problem.ratios, torch.inf).amin(-2, keepdim=True)
     mu = mu.nan_to_num(0.0, 0.0)
-    return Change(x, mu, torch.zeros_like(mu, dtype=torch.bool), torch.zeros_like(mu, dtype=torch.bool))
+    return _Candidate(x, mu, torch.zeros_like(mu, dtype=torch.bool), torch.zeros_like(mu, dtype=torch.bool))
 
 
-def _by_pivoting(problem: Problem, parts: Unit) -> Change:
-    """Block pivoting on x and μ together."""
-    matrix, ratio, products, radius = problem
+def _solve_by_pivoting(problem: _Problem, parts: NormalizedGram) -> _Candidate:
+    """Solve for x and μ on a guessed support and move every variable of the wrong sign to the other side."""
+    matrix, ratios, products, radius = problem
     eye = identity(matrix)
-    sides = torch.cat((ratio, -products), -1)
-    bounds = products / ratio  # μ above which a task becomes tight
-    # Start with those that were tight if all gradients were orthogonal, and at least with the first.
-    start = _height(torch.bmm(sides.mT, sides), radius)[0]
-    free = (bounds < start) | (bounds <= bounds.amin(-2, keepdim=True))
-    for _ in range(BLOCK_ROUNDS if looking_is_free(matrix) else 7):
-        right = torch.where(free, sides, 0.0)
-        left = torch.linalg.solve_ex(on(free, matrix, eye), right)[0]
-        slope, base = left.split(1, -1)
-        mu, a, discriminant = _height(torch.bmm(right.mT, left), radius)
-        x = torch.addcmul(base, mu, slope)
-        wrong = ~(torch.baddbmm(products, matrix, x).add_(x).addcmul_(mu, ratio, value=-1) >= -1e-12)  # NaN, too
-        if none_left(wrong):
+    sides = torch.cat((ratios, -products), -1)
+    bounds = products / ratios  # the μ above which a task becomes tight
+    # Start from the tasks that would be tight if all gradients were orthogonal, and at least from the first one.
+    orthogonal_mu = _solve_for_mu(torch.bmm(sides.mT, sides), radius)[0]
+    free = (bounds < orthogonal_mu) | (bounds <= bounds.amin(-2, keepdim=True))
+    for _ in range(policy.BLOCK_ROUNDS if can_sync(matrix) else policy.CAGRAD_DEVICE_ROUNDS):
+        x, _, mu, curvature, discriminant = _solve_on_support(matrix, sides, free, eye, radius)
+        signs = _complementary_values(problem, x, mu)
+        wrong = ~(signs >= -policy.PIVOTING_VIOLATION)  # also True for NaN
+        if all_converged(wrong):
             break
         free = free ^ wrong
-    # A negative discriminant: too many are free to stay within the ball.
+    # A negative discriminant means that too many variables are free to stay within the ball.
     unsolved = wrong.any(-2, keepdim=True) | (discriminant < 0)
     if parts.present is not None:
-        # Where norms differ by many decades, μ may have lost its digits.
-        unsolved = unsolved | ((_length(matrix, x) - radius).abs() > 1e-10 * radius)
-    # a is the inverse square of the shortest combination of those that are free, of whatever signs: it may be none of
-    # the convex ones, but where these all but vanish, it is large.
-    return Change(x, mu, a > 1e4, unsolved)
+        # Where norms differ by many orders of magnitude, μ may have lost its digits.
+        unsolved = unsolved | ((_length(matrix, x) - radius).abs() > policy.RADIUS_ERROR * radius)
+    # The curvature is the inverse square of the shortest affine combination of the free gradients. It may belong to no
+    # convex combination, but it is large wherever the shortest convex combination nearly vanishes.
+    return _Candidate(x, mu, curvature > policy.NEARLY_STATIONARY, unsolved)
 
 
-def _height(quadratic: Tensor, radius: float) -> tuple[Tensor, Tensor, Tensor]:
-    """μ with ‖Σ x_i g_i‖² = aμ² + 2bμ + c = radius² for x = μ·slope + base; a; and the discriminant."""
+def _solve_on_support(
+    matrix: Tensor, sides: Tensor, free: Tensor, eye: Tensor, radius: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Solve Cx = μr − p on the free variables with ‖Σ x_i g_i‖ = radius; `sides` are the columns r and −p.
+
+    Returns x, its slope dx/dμ, μ, and the curvature and the discriminant of the equation for μ.
+    """
+    right = torch.where(free, sides, 0.0)
+    left = torch.linalg.solve_ex(masked_system(free, matrix, eye), right)[0]
+    slope, base = left.split(1, -1)
+    mu, curvature, discriminant = _solve_for_mu(torch.bmm(right.mT, left), radius)
+    return torch.addcmul(base, mu, slope), slope, mu, curvature, discriminant
+
+
+def _solve_for_mu(quadratic: Tensor, radius: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the larger root μ of aμ² + 2bμ + c = radius², a, and the discriminant, for the matrix [[a, b], [b, c]]."""
     a, b, _, c = quadratic.view(-1, 4, 1, 1).unbind(1)
     discriminant = torch.addcmul(b * b, a, c - radius**2, value=-1)
     return (discriminant.relu().sqrt() - b) / a, a, discriminant
 
 
-def _on_support(problem: Problem, free: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """x and μ for given free x, and the violation of the other conditions, for problems and supports in one batch."""
-    matrix, ratio, products, radius = problem
-    right = torch.where(free, torch.cat((ratio, -products), -1), 0.0)
-    left = torch.linalg.solve_ex(on(free, matrix, identity(matrix)), right)[0]
-    slope, base = left.split(1, -1)
-    mu = _height(torch.bmm(right.mT, left), radius)[0]
-    x = torch.addcmul(base, mu, slope)
-    # Where gradients depend on each other, a and thereby μ have few digits: a step of Newton's gives them back.
+def _complementary_values(problem: _Problem, x: Tensor, mu: Tensor) -> Tensor:
+    """Return x_i + (⟨g_i, d⟩ − μ). One of the two terms is zero for each task, and neither may be negative."""
+    return torch.baddbmm(problem.products, problem.cosines, x).add_(x).addcmul_(mu, problem.ratios, value=-1)
+
+
+def _evaluate_support(problem: _Problem, free: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return x, μ and the largest violation of the other conditions for each problem with its own support."""
+    matrix, ratios, products, radius = problem
+    sides = torch.cat((ratios, -products), -1)
+    x, slope, mu, *_ = _solve_on_support(matrix, sides, free, identity(matrix), radius)
+    # Dependent gradients leave μ with few correct digits; one Newton step on the length restores them.
     moved = torch.bmm(x.mT, matrix)
     step = (radius**2 - torch.bmm(moved, x)) / (2 * torch.bmm(moved, slope))
     x, mu = torch.addcmul(x, step, slope), mu + step
-    signs = torch.baddbmm(products, matrix, x).add_(x).addcmul_(mu, ratio, value=-1)
-    # Of nearly opposite gradients x is large and cancels: what rounding leaves of the length is no violation.
-    rounding = (1e-15 / radius) * torch.bmm(x.abs().mT, torch.bmm(matrix.abs(), x.abs()))
-    off = (_length(matrix, x) - radius).abs() - rounding.clamp_max(0.01 * radius)
-    return x, mu, (-signs).amax(-2, keepdim=True).maximum(off).nan_to_num(torch.inf)
+    signs = _complementary_values(problem, x, mu)
+    # For nearly opposite gradients x is large and cancels; do not count the rounding error of the length.
+    rounding = (policy.LENGTH_ROUNDING / radius) * torch.bmm(x.abs().mT, torch.bmm(matrix.abs(), x.abs()))
+    error = (_length(matrix, x) - radius).abs() - rounding.clamp_max(policy.LENGTH_ROUNDING_LIMIT * radius)
+    return x, mu, (-signs).amax(-2, keepdim=True).maximum(error).nan_to_num(torch.inf)
 
 
-def _of_all_supports(problem: Problem) -> Change:
-    """Of the solutions on all supports the one that violates the other conditions least."""
-    batch, free = len(problem.products), supports(problem.cosines)
+def _solve_on_all_supports(problem: _Problem) -> _Candidate:
+    """Solve on every support and keep the solution that violates the other conditions least."""
+    batch, free = len(problem.products), all_supports(problem.cosines)
     count = len(free)
-    matrix, ratio, products = (part.repeat_interleave(count, 0) for part in problem[:3])
-    found = _on_support(Problem(matrix, ratio, products, problem.radius), free.repeat(batch, 1, 1))
-    x, mu, violation = (values.unflatten(0, (batch, count)) for values in found)
+    matrix, ratios, products = (part.repeat_interleave(count, 0) for part in problem[:3])
+    solutions = _evaluate_support(_Problem(matrix, ratios, products, problem.radius), free.repeat(batch, 1, 1))
+    x, mu, violation = (values.unflatten(0, (batch, count)) for values in solutions)
     least, best = violation.min(1, keepdim=True)
     x, mu = (values.take_along_dim(best, 1).squeeze(1) for values in (x, mu))
-    unsolved = ~(least.squeeze(1) <= CLOSE)
-    return Change(x.clamp_min(0.0).nan_to_num(0.0), mu.nan_to_num(0.0), unsolved, unsolved)
+    unsolved = ~(least.squeeze(1) <= policy.SUPPORT_VIOLATION)
+    return _Candidate(x.clamp_min(0.0).nan_to_num(0.0), mu.nan_to_num(0.0), unsolved, unsolved)
 
 
-def _by_bisection(problem: Problem) -> Change:
-    """For any number of tasks, and as long as it takes.
+def _solve_by_bisection(problem: _Problem) -> _Candidate:
+    """Bisect over μ until the support is found, for any number of tasks.
 
-    For given μ, x solves a complementarity problem; the distance grows with μ. With w = x·cos φ, that problem is the
-    one of the matrix C + rrᵀ and the offset p·cos φ − r·sin φ, with μ = (sin φ − rᵀw)/cos φ: w stays bounded for all μ,
-    that is for φ between ±π/2. Bisection for φ ends when the support is found.
+    For given μ, x solves a complementarity problem, and ‖d − g₀‖ grows with μ. With μ = (sin φ − rᵀw)/cos φ and
+    x = w/cos φ, the problem has the matrix C + rrᵀ and the offset p·cos φ − r·sin φ: w stays bounded for all μ, that is
+    for φ between −π/2 and π/2.
     """
-    matrix, ratio, products, radius = problem
-    bounded = torch.addcmul(matrix, ratio, ratio.mT)
+    matrix, ratios, products, radius = problem
+    bounded = torch.addcmul(matrix, ratios, ratios.mT)
     low = torch.full_like(products[:, :1], -math.pi / 2)
     high = -low
     x, mu, least = torch.zeros_like(products), torch.zeros_like(low), torch.full_like(low, torch.inf)
-    for _ in range(BISECTIONS):
+    for _ in range(policy.BISECTIONS):
         middle = (low + high) / 2
-        w = complementarity(bounded, products * middle.cos() - ratio * middle.sin())[0]
-        found = _on_support(problem, w > 0)
-        better = found[2] < least
-        x, mu, least = (torch.where(better, new, old) for new, old in zip(found, (x, mu, least), strict=True))
-        if not bool((least > CLOSE).any()):
+        w = complementarity(bounded, products * middle.cos() - ratios * middle.sin())[0]
+        trial = _evaluate_support(problem, w > 0)
+        better = trial[2] < least
+        x, mu, least = (torch.where(better, new, old) for new, old in zip(trial, (x, mu, least), strict=True))
+        if not bool((least > policy.SUPPORT_VIOLATION).any()):
             break
         inside = _length(matrix, w) <= radius * middle.cos()
         low, high = torch.where(inside, middle, low), torch.where(inside, high, middle)
-    return Change(x.clamp_min(0.0), mu, least > CLOSE, least > CLOSE)
+    unsolved = least > policy.SUPPORT_VIOLATION
+    return _Candidate(x.clamp_min(0.0), mu, unsolved, unsolved)
 
 
-def _near_stationarity(problem: Problem, parts: Unit, change: Change) -> Change:
-    """Goes over to the smallest change with ⟨g_i, d⟩ ≥ 0, if the ball allows that, where the shortest combination of
-    the gradients all but vanishes; and in place of what is unsolved takes that change, shortened to fit the ball."""
-    matrix, ratio, products, radius = problem
-    both = torch.cat((matrix, torch.addcmul(matrix, ratio, ratio.mT)))
-    nearest, shortest = complementarity(both, torch.cat((products, -ratio)))[0].chunk(2)
-    length = _length(matrix, nearest)
-    size = _length(parts.exact, shortest) / torch.bmm(ratio.mT, shortest).clamp_min(1e-300)
-    if parts.present is not None:
-        size = torch.where((parts.present & (parts.norms == 0)).any(-2, keepdim=True), 0.0, size)
-    delta = max(1e-4, (10 * parts.ridge) ** 0.5)
-    share = torch.where(length <= radius * (1 + 1e-9), (size / delta - 1).clamp(0.0, 1.0), 1.0)
-    unsolved = change.unsolved & (share > 0)
+def _handle_stationarity(problem: _Problem, parts: NormalizedGram, candidate: _Candidate) -> _Candidate:
+    """Change over to the nearest d with ⟨g_i, d⟩ ≥ 0 where the gradients are nearly Pareto stationary.
+
+    The same direction, shortened to fit into the ball, replaces what is unsolved.
+    """
+    radius = problem.radius
+    nearest, shortest_norm = _nearest_and_shortest(problem, parts)
+    length = _length(problem.cosines, nearest)
+    delta = max(policy.STATIONARY, (policy.STATIONARY_RIDGES * parts.ridge) ** 0.5)
+    # Share of the candidate: 0 below δ, 1 above 2δ and where the nearest direction is outside the ball.
+    inside = length <= radius * (1 + policy.BALL_SLACK)
+    share = torch.where(inside, (shortest_norm / delta - 1).clamp(0.0, 1.0), 1.0)
+    unsolved = candidate.unsolved & (share > 0)
     share = torch.where(unsolved, 0.0, share)
-    shortened = nearest * (radius / length.clamp_min(1e-300)).clamp_max(1.0)
-    x = torch.where(share > 0, torch.lerp(shortened, change.x, share), shortened)
-    mu = torch.where(share > 0, share * change.mu, 0.0)
-    return Change(x, mu, share < 1, unsolved)
+    shortened = nearest * (radius / length.clamp_min(policy.TINY)).clamp_max(1.0)
+    x = torch.where(share > 0, torch.lerp(shortened, candidate.x, share), shortened)
+    mu = torch.where(share > 0, share * candidate.mu, 0.0)
+    return _Candidate(x, mu, share < 1, unsolved)
+
+
+def _nearest_and_shortest(problem: _Problem, parts: NormalizedGram) -> tuple[Tensor, Tensor]:
+    """Return x of the nearest d with ⟨g_i, d⟩ ≥ 0, and the norm of the shortest convex combination.
+
+    Both are complementarity problems, solved in one batch. The norm is in units of the smallest norm.
+    """
+    matrix, ratios, products, _ = problem
+    both = torch.cat((matrix, torch.addcmul(matrix, ratios, ratios.mT)))
+    nearest, shortest = complementarity(both, torch.cat((products, -ratios)))[0].chunk(2)
+    norm = _length(parts.cosines_without_ridge, shortest) / torch.bmm(ratios.mT, shortest).clamp_min(policy.TINY)
+    if parts.present is not None:
+        norm = torch.where((parts.present & (parts.norms == 0)).any(-2, keepdim=True), 0.0, norm)
+    return nearest, norm
 
 
 def _length(cosines: Tensor, x: Tensor) -> Tensor:
+    """Return ‖Σ x_i g_i‖ for unit gradients, (B, 1, 1)."""
     return torch.bmm(x.mT, torch.bmm(cosines, x)).relu().sqrt()

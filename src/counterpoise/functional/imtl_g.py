@@ -1,97 +1,133 @@
-"""IMTL-G: the direction that projects equally on every task gradient."""
+"""IMTL-G: the direction whose projections on all task gradients are equal."""
 
 import torch
 from torch import Tensor
 
+from . import _policy as policy
 from . import _small_gram
 from ._gram import (
+    NormalizedGram,
     Solution,
-    Unit,
-    answer,
-    answer_dtype,
+    can_sync,
+    cast_weights,
     identity,
-    looking_is_free,
-    no_bookkeeping,
-    ratios,
-    ridge_of,
-    rounded,
-    unit,
+    make_solution,
+    norm_ratios,
+    normalize_gram,
+    rounding_ridge,
+    without_autograd,
 )
-
-PURIFICATIONS = 4
+from ._masking import output_dtype
 
 
 def imtl_g(gram: Tensor) -> Solution:
-    """Σα = 1 and ⟨g_i, d⟩/‖g_i‖ equal for all i: α ∝ G⁻¹√diag(G), that is ‖g_i‖α_i = x_i with Cx = 1, C the cosines.
+    """Find weights α with Σα = 1 such that ⟨g_i, d⟩/‖g_i‖ is equal for all tasks, d = Σ α_i g_i.
 
-    Where gradients depend on each other (an eigenvalue of C below 1e-5, or 1e-12 in float64), often no direction but
-    zero projects equally on all. There x = C⁺1, the pseudo-inverse: projections as equal as can be, in least squares,
-    whatever the scales; and `solved` is False. If even these all but vanish, as for two opposite gradients, d is zero.
+    The solution is α ∝ G⁻¹√diag(G), that is ‖g_i‖α_i = x_i with Cx = 1 and C the cosines.
 
-    Σα of the unnormalised solution may be negative or vanish for T ≥ 3: dividing by it would turn the direction around.
-    Where it is below a millionth of Σ|α| the answer is divided by Σ|α| instead, and `solved` is False, too. A zero
-    gradient gets weight 0. Residual: the spread of the projections, relative to √Σ α_j²G_jj.
+    If gradients depend on each other (an eigenvalue of C below 1e-5 for float32 or 1e-12 for float64), usually no
+    direction but zero has equal projections. Then x = C⁺1 with the pseudo-inverse, which makes the projections as equal
+    as possible in least squares, invariant to scale. If these all but vanish, as for two opposite gradients, d is zero.
+
+    For T ≥ 3 the sum of the unnormalised weights may be negative or vanish; dividing by it would reverse the direction.
+    If it is below 1e-6 of Σ|α|, the weights are divided by Σ|α| instead.
+
+    Args:
+        gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
+
+    Returns:
+        Solution: The weights, shape (…, T), which may be negative. A zero gradient gets weight 0.
+
+        `solved` is False for dependent gradients and where the weights were divided by Σ|α|. The residual is the
+        spread of the projections relative to √Σ α_j²G_jj.
+
+    Example:
+        >>> imtl_g(torch.tensor([[1.0, 0.0], [0.0, 4.0]])).weights
+        tensor([0.6667, 0.3333])
+
+    References:
+        Liu et al., Towards Impartial Multi-task Learning. https://openreview.net/forum?id=IMPnRXEWpvr
     """
-    weights, parts, scaled, sound = _solve(gram)
-    projections = torch.bmm(parts.exact, scaled)
+    weights, parts, scaled, solved = _solve(gram)
+    projections = torch.bmm(parts.cosines_without_ridge, scaled)
     usable = parts.inverse > 0
     high = torch.where(usable, projections, -torch.inf).amax(-2)
     low = torch.where(usable, projections, torch.inf).amin(-2)
     residual = ((high - low) / scaled.norm(dim=-2)).nan_to_num(0.0, 0.0, 0.0)
-    return answer(gram, weights, residual, sound)
+    return make_solution(gram, weights, residual, solved)
 
 
 def imtl_g_weights(gram: Tensor) -> Tensor:
-    """The weights of `imtl_g`: (…, T, T) in, (…, T) out."""
-    ridge = ridge_of(gram)
-    single = _small_gram.imtl_g(gram, ridge, 0.1 / _cut(ridge))
+    """Return the weights of :func:`imtl_g` without residual.
+
+    Args:
+        gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
+
+    Returns:
+        Tensor: The weights, shape (…, T).
+
+    Example:
+        >>> imtl_g_weights(torch.tensor([[1.0, 0.0], [0.0, 4.0]]))
+        tensor([0.6667, 0.3333])
+
+    References:
+        Liu et al., Towards Impartial Multi-task Learning. https://openreview.net/forum?id=IMPnRXEWpvr
+    """
+    ridge = rounding_ridge(gram)
+    single = _small_gram.imtl_g_weights(gram, ridge, _largest_regular_trace(ridge))
     if single is not None:
-        return torch.tensor(single, dtype=answer_dtype(gram))
-    return rounded(gram, _solve(gram)[0])
+        return torch.tensor(single, dtype=output_dtype(gram))
+    return cast_weights(gram, _solve(gram)[0])
 
 
-@no_bookkeeping
-def _solve(gram: Tensor) -> tuple[Tensor, Unit, Tensor, Tensor]:
-    parts = unit(gram)
+@without_autograd
+def _solve(gram: Tensor) -> tuple[Tensor, NormalizedGram, Tensor, Tensor]:
+    """Return the weights, the normalised matrix, x = ‖g‖α up to a factor, and where they are a solution."""
+    parts = normalize_gram(gram)
     ones = torch.ones_like(parts.norms) if parts.present is None else (parts.inverse > 0).to(parts.norms.dtype)
     right = torch.cat((ones, identity(parts.cosines).expand_as(parts.cosines)), -1)
-    solved = torch.linalg.solve_ex(parts.cosines, right)[0]
-    scaled, inverse = solved[..., :1], solved[..., 1:]
+    columns = torch.linalg.solve_ex(parts.cosines, right)[0]
+    scaled, inverse = columns[..., :1], columns[..., 1:]
     equal = None
-    if not (looking_is_free(gram) and _are_regular(inverse, 0.1 / _cut(parts.ridge))):
-        scaled, equal = _least_squares(parts, ones, scaled)
-    weights = scaled * (parts.inverse if parts.present is None else ratios(parts))
+    if not (can_sync(gram) and _are_regular(inverse, _largest_regular_trace(parts.ridge))):
+        scaled, equal = _solve_least_squares(parts, ones, scaled)
+    weights = scaled * (parts.inverse if parts.present is None else norm_ratios(parts))
     total, size = weights.sum(-2, keepdim=True), weights.norm(1, -2, keepdim=True)
-    sound = total > 1e-6 * size
-    weights = weights / torch.where(sound, total, size)
-    return weights, parts, scaled, sound if equal is None else sound & equal
+    positive = total > policy.WEIGHT_SUM * size
+    weights = weights / torch.where(positive, total, size)
+    return weights, parts, scaled, positive if equal is None else positive & equal
 
 
-def _cut(ridge: float) -> float:
-    """Eigenvalues of the cosines below this count as zero. Half precision has a ridge beyond any eigenvalue."""
-    return 10 * min(ridge, 1e-4)
+def _eigenvalue_cut(ridge: float) -> float:
+    """Return the eigenvalue of the cosines below which gradients count as dependent."""
+    return policy.DEPENDENT_RIDGES * min(ridge, policy.DEPENDENT_RIDGE_LIMIT)
 
 
-def _are_regular(inverse: Tensor, largest: float) -> bool:
-    """Whether no eigenvalue is near the cut: the trace of the inverse is the sum of their reciprocals."""
+def _largest_regular_trace(ridge: float) -> float:
+    return policy.REGULAR_MARGIN / _eigenvalue_cut(ridge)
+
+
+def _are_regular(inverse: Tensor, largest_trace: float) -> bool:
+    """Return whether no eigenvalue is near the cut: the trace of the inverse is the sum of their reciprocals."""
     trace = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
-    return bool(((trace > 0) & (trace < largest)).all())
+    return bool(((trace > 0) & (trace < largest_trace)).all())
 
 
-def _least_squares(parts: Unit, ones: Tensor, scaled: Tensor) -> tuple[Tensor, Tensor]:
-    """x = C⁺1, and whether it is C⁻¹1; `scaled`, for which d vanishes, where next to nothing is left of it.
+def _solve_least_squares(parts: NormalizedGram, ones: Tensor, scaled: Tensor) -> tuple[Tensor, Tensor]:
+    """Return x = C⁺1 and where it solves Cx = 1; `scaled`, for which d vanishes, where C⁺1 all but vanishes.
 
-    τ(C + τ)⁻¹ is 1 where C vanishes, and nearly 0 elsewhere: McWeeny's purification makes it the projection on what C
-    does not reach. An eigendecomposition would do the same, but wait for the device.
+    McWeeny's purification of τ(C + τ)⁻¹ gives the projection on the null space of C without an eigendecomposition,
+    which would wait for the device. See `docs/numerics.md`.
     """
     eye = identity(parts.cosines)
-    tau = _cut(parts.ridge)
-    lost = torch.linalg.solve_ex(parts.exact + tau * eye, (tau * eye).expand_as(parts.cosines))[0]
-    for _ in range(PURIFICATIONS):
-        square = torch.bmm(lost, lost)
-        lost = torch.baddbmm(square, square, lost, beta=3.0, alpha=-2.0)
-    kept = eye - lost
-    reached = torch.bmm(kept, ones)
-    x = torch.bmm(kept, torch.linalg.solve_ex(parts.cosines, reached)[0])
+    tau = _eigenvalue_cut(parts.ridge)
+    null = torch.linalg.solve_ex(parts.cosines_without_ridge + tau * eye, (tau * eye).expand_as(parts.cosines))[0]
+    for _ in range(policy.PURIFICATIONS):
+        square = torch.bmm(null, null)
+        null = torch.baddbmm(square, square, null, beta=3.0, alpha=-2.0)
+    range_projection = eye - null
+    reached = torch.bmm(range_projection, ones)
+    x = torch.bmm(range_projection, torch.linalg.solve_ex(parts.cosines, reached)[0])
     share = (ones * reached).sum(-2, keepdim=True) / ones.sum(-2, keepdim=True).clamp_min(1.0)
-    return torch.where(share > 1e-4, x, scaled), (share > 1 - 1e-6) | (share <= 1e-4)
+    vanished = share <= policy.VANISHED_SHARE
+    return torch.where(share > policy.VANISHED_SHARE, x, scaled), (share > 1 - policy.EQUAL_SHARE) | vanished

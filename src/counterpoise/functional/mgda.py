@@ -3,49 +3,80 @@
 import torch
 from torch import Tensor
 
+from . import _policy as policy
 from ._complementarity import complementarity
-from ._gram import Solution, Unit, answer, no_bookkeeping, ratios, rounded, unit
+from ._gram import NormalizedGram, Solution, cast_weights, make_solution, norm_ratios, normalize_gram, without_autograd
 
 
 def mgda(gram: Tensor) -> Solution:
-    """min wᵀGw on the simplex.
+    """Minimise wᵀGw over the simplex.
 
-    `solved` is False only for what is not a Gram matrix: the weights are on the simplex then, and no more is promised.
-    Residual: max_i (wᵀGw − (Gw)_i) / (‖g_i‖ √Σ w_j²G_jj), the optimality gap against the rounding of its terms.
+    The solver is exact: see `docs/numerics.md`.
+
+    Args:
+        gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
+
+    Returns:
+        Solution: The weights, shape (…, T), non-negative with sum 1. If a gradient is zero, it gets all the weight.
+
+        `solved` is False only if `gram` is not positive semi-definite; the weights are then some point of the simplex.
+        The residual is the optimality gap relative to the rounding error of its terms,
+        max_i (wᵀGw − (Gw)_i) / (‖g_i‖ √Σ w_j²G_jj).
+
+    Example:
+        >>> mgda(torch.tensor([[1.0, 0.0], [0.0, 4.0]])).weights
+        tensor([0.8000, 0.2000])
+
+    References:
+        Sener and Koltun, Multi-Task Learning as Multi-Objective Optimization. https://arxiv.org/abs/1810.04650
     """
     weights, parts, unsolved = _solve(gram)
     scaled = weights * parts.norms
-    products = torch.bmm(parts.exact, scaled)  # (Gw)_i / ‖g_i‖
+    products = torch.bmm(parts.cosines_without_ridge, scaled)  # (Gw)_i / ‖g_i‖
     value = (scaled * products).sum(-2, keepdim=True)
     gaps = (value * parts.inverse - products) / scaled.norm(dim=-2, keepdim=True)
     residual = torch.where(parts.inverse > 0, gaps, 0.0).amax(-2).nan_to_num(0.0).clamp_min(0.0)
-    return answer(gram, weights, residual, ~unsolved)
+    return make_solution(gram, weights, residual, ~unsolved)
 
 
 def mgda_weights(gram: Tensor) -> Tensor:
-    """The weights of `mgda`: (…, T, T) in, (…, T) out."""
-    return rounded(gram, _solve(gram)[0])
+    """Return the weights of :func:`mgda` without residual.
+
+    Args:
+        gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
+
+    Returns:
+        Tensor: The weights, shape (…, T).
+
+    Example:
+        >>> mgda_weights(torch.tensor([[1.0, 0.0], [0.0, 4.0]]))
+        tensor([0.8000, 0.2000])
+
+    References:
+        Sener and Koltun, Multi-Task Learning as Multi-Objective Optimization. https://arxiv.org/abs/1810.04650
+    """
+    return cast_weights(gram, _solve(gram)[0])
 
 
-@no_bookkeeping
-def _solve(gram: Tensor) -> tuple[Tensor, Unit, Tensor]:
-    parts = unit(gram)
-    weights, unsolved = min_norm(parts)
+@without_autograd
+def _solve(gram: Tensor) -> tuple[Tensor, NormalizedGram, Tensor]:
+    parts = normalize_gram(gram)
+    weights, unsolved = min_norm_weights(parts)
     if parts.present is None:
         return weights, parts, unsolved
-    # A vanished gradient is the shortest vector itself.
+    # A zero gradient is itself the shortest vector.
     zero = (parts.present & (parts.norms == 0)).to(weights.dtype)
     count = zero.sum(-2, keepdim=True)
     return torch.where(count > 0, zero / count, weights), parts, unsolved
 
 
-def min_norm(parts: Unit) -> tuple[Tensor, Tensor]:
-    """Min-norm weights over the gradients that are not zero (none: zero), and where the solver did not end.
+def min_norm_weights(parts: NormalizedGram) -> tuple[Tensor, Tensor]:
+    """Return the min-norm weights over the gradients that are not zero, and the mask of unsolved problems.
 
-    For x ≥ 0 the optimality conditions of min ½xᵀCx + ½(rᵀx − 1)², r = smallest norm / norm, are those of a multiple
-    of the weights: a complementarity problem, whose x stays below 1/r even where the shortest vector vanishes.
+    The conditions of min ½xᵀCx + ½(rᵀx − 1)² over x ≥ 0, with r = smallest norm / norm, form a complementarity problem
+    whose solution is a multiple of the weights. It stays below 1/r even if the shortest vector vanishes.
     """
-    ratio = ratios(parts)
+    ratio = norm_ratios(parts)
     x, unsolved = complementarity(torch.addcmul(parts.cosines, ratio, ratio.mT), -ratio)
     weights = x * ratio
-    return weights / weights.sum(-2, keepdim=True).clamp_min(1e-300), unsolved
+    return weights / weights.sum(-2, keepdim=True).clamp_min(policy.TINY), unsolved

@@ -1,114 +1,189 @@
-"""Nash-MTL and FairGrad: Newton's method on a strictly convex problem."""
+"""Nash-MTL and FairGrad: damped Newton iterations on a strictly convex problem."""
 
 import math
 
 import torch
 from torch import Tensor
 
+from . import _policy as policy
 from . import _small_gram
 from ._gram import (
+    NormalizedGram,
     Solution,
-    Unit,
-    answer,
-    answer_dtype,
+    all_converged,
+    can_sync,
+    cast_weights,
     identity,
-    limit,
-    looking_is_free,
-    no_bookkeeping,
-    none_left,
-    rounded,
-    unit,
+    iteration_limit,
+    make_solution,
+    normalize_gram,
+    without_autograd,
 )
-from .mgda import min_norm
-
-SMALL = 3e-6  # a relative step after which the error, its square, is below 1e-11
+from ._masking import output_dtype
+from .mgda import min_norm_weights
 
 
 def fairgrad(gram: Tensor, *, alpha: float = 1.0) -> Solution:
-    """Gw = w^{−1/α}, w > 0: the stationary point of ½wᵀGw − Σφ(w_i) with φ' = w^{−1/α}.
+    """Solve Gw = w^{−1/α}, w > 0: the stationary point of ½wᵀGw − Σφ(w_i) with φ'(w) = w^{−1/α}.
 
-    No solution exists where some a ≥ 0, a ≠ 0 has Ga = 0 (opposite gradients, Pareto stationarity): there, where G is
-    too near to that for its precision (two gradients whose cosine is below −1 + 5e-7 in float32, −1 + 2e-12 in
-    float64), and where Newton's method did not end (on a device, whose rounds are few, three or more tasks nearer than
-    about 1e-4), the answer is MGDA's min-norm weights and `solved` is False. So it is for α ≠ 1 with norms more than
-    about ten decades apart, and for small α where tasks conflict and w^{−1/α} is below rounding. A zero gradient gets
-    weight 0.
-    Residual: the largest `|w_i^{1/α} (Gw)_i − 1|`.
+    No solution exists if some a ≥ 0, a ≠ 0 has Ga = 0 (opposite gradients, Pareto stationarity). The weights are then
+    those of :func:`mgda`. This fallback also applies
+
+    - if G is closer to that case than its precision resolves: for two gradients, a cosine below −1 + 5e-7 in float32 or
+      −1 + 2e-12 in float64;
+    - if Newton's method did not converge: on a device, which runs fewer rounds, three or more tasks within about 1e-4
+      of that case;
+    - for α ≠ 1, if norms differ by more than about ten orders of magnitude;
+    - for small α, if tasks conflict and w^{−1/α} underflows.
+
+    The algorithm is described in `docs/numerics.md`.
+
+    Args:
+        gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
+        alpha (float, optional): Fairness. 1 is proportional fairness (Nash-MTL); larger values approach max-min
+            fairness. Default: 1.0.
+
+    Returns:
+        Solution: The weights, shape (…, T). A zero gradient gets weight 0.
+
+        `solved` is False where the weights are the fallback. The residual is the largest `|w_i^{1/α} (Gw)_i − 1|`.
+
+    Example:
+        >>> fairgrad(torch.tensor([[1.0, 0.0], [0.0, 4.0]]), alpha=1.0).weights
+        tensor([1.0000, 0.5000])
+
+    References:
+        Ban and Ji, Fair Resource Allocation in Multi-Task Learning. https://arxiv.org/abs/2402.15638
     """
     power = 1 / alpha
     weights, parts, solved = _solve(gram, power)
     x = torch.where(parts.inverse > 0, weights * parts.norms, 1.0)
-    target = (x * _inverse(parts)) ** (1 - power)
-    residual = (x * torch.bmm(parts.cosines, x) / target - 1).abs().nan_to_num(1.0).amax(-2)  # 0/0: a weight of 0
-    return answer(gram, weights, residual, solved)
+    target = (x * _inverse_or_one(parts)) ** (1 - power)
+    # A weight of 0 gives 0/0, which counts as a residual of 1.
+    residual = (x * torch.bmm(parts.cosines, x) / target - 1).abs().nan_to_num(1.0).amax(-2)
+    return make_solution(gram, weights, residual, solved)
 
 
 def nash(gram: Tensor) -> Solution:
-    """w_i (Gw)_i = 1, the bargaining solution: FairGrad with α = 1, and invariant to the scale of each task."""
+    """Solve w_i (Gw)_i = 1, w > 0: the Nash bargaining solution.
+
+    This is :func:`fairgrad` with α = 1, including its fallback. The direction is invariant to the scale of each task.
+
+    Args:
+        gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
+
+    Returns:
+        Solution: The weights, shape (…, T). `solved` is False where no solution exists and the weights are those of
+        :func:`mgda`. The residual is the largest `|w_i (Gw)_i − 1|`.
+
+    Example:
+        >>> nash(torch.tensor([[1.0, 0.0], [0.0, 4.0]])).weights
+        tensor([1.0000, 0.5000])
+
+    References:
+        Navon et al., Multi-Task Learning as a Bargaining Game. https://arxiv.org/abs/2202.01017
+    """
     return fairgrad(gram)
 
 
 def nash_weights(gram: Tensor) -> Tensor:
-    """The weights of `nash`: (…, T, T) in, (…, T) out."""
-    single = _small_gram.nash(gram, SMALL)
-    return fairgrad_weights(gram) if single is None else torch.tensor(single, dtype=answer_dtype(gram))
+    """Return the weights of :func:`nash` without residual.
+
+    Args:
+        gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
+
+    Returns:
+        Tensor: The weights, shape (…, T).
+
+    Example:
+        >>> nash_weights(torch.tensor([[1.0, 0.0], [0.0, 4.0]]))
+        tensor([1.0000, 0.5000])
+
+    References:
+        Navon et al., Multi-Task Learning as a Bargaining Game. https://arxiv.org/abs/2202.01017
+    """
+    single = _small_gram.nash_weights(gram)
+    return fairgrad_weights(gram) if single is None else torch.tensor(single, dtype=output_dtype(gram))
 
 
 def fairgrad_weights(gram: Tensor, *, alpha: float = 1.0) -> Tensor:
-    """The weights of `fairgrad`: (…, T, T) in, (…, T) out."""
-    return rounded(gram, _solve(gram, 1 / alpha)[0])
+    """Return the weights of :func:`fairgrad` without residual.
+
+    Args:
+        gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
+        alpha (float, optional): Fairness. Default: 1.0.
+
+    Returns:
+        Tensor: The weights, shape (…, T).
+
+    Example:
+        >>> fairgrad_weights(torch.tensor([[1.0, 0.0], [0.0, 16.0]]), alpha=2.0)
+        tensor([1.0000, 0.1575])
+
+    References:
+        Ban and Ji, Fair Resource Allocation in Multi-Task Learning. https://arxiv.org/abs/2402.15638
+    """
+    return cast_weights(gram, _solve(gram, 1 / alpha)[0])
 
 
-@no_bookkeeping
-def _solve(gram: Tensor, power: float) -> tuple[Tensor, Unit, Tensor]:
-    parts = unit(gram, regular=False)
-    x, solved = _newton(parts) if power == 1 else _newton_of_power(parts, power)
+@without_autograd
+def _solve(gram: Tensor, power: float) -> tuple[Tensor, NormalizedGram, Tensor]:
+    """Return the weights, the normalised matrix, and where Newton's method found a solution."""
+    parts = normalize_gram(gram, add_ridge=False)
+    x, solved = _solve_nash(parts) if power == 1 else _solve_power(parts, power)
     weights = x * parts.inverse
-    if not (looking_is_free(x) and bool(solved.all())):
-        weights = torch.where(solved, weights, min_norm(unit(gram))[0])
+    if not (can_sync(x) and bool(solved.all())):
+        weights = torch.where(solved, weights, min_norm_weights(normalize_gram(gram))[0])
     return weights, parts, solved
 
 
-def _newton(parts: Unit) -> tuple[Tensor, Tensor]:
-    """Solves x_i (Cx)_i = 1 for x = ‖g‖ w, and says where it did.
+def _solve_nash(parts: NormalizedGram) -> tuple[Tensor, Tensor]:
+    """Solve x_i (Cx)_i = 1 for x = ‖g‖w; return x and where it is a solution.
 
-    Newton's step in relative coordinates is dx/x = y with (H + 1)y = 1 − H1, H = diag(x) C diag(x), that is
-    1 + y = 2(H + 1)⁻¹1; the problem is self-concordant, so steps 1/(1 + ‖y‖) lead from anywhere to where full ones do.
+    A Newton step in relative coordinates is dx/x = y with (H + 1)y = 1 − H1, H = diag(x) C diag(x), which is the same
+    as 1 + y = 2(H + 1)⁻¹1. The problem is self-concordant: steps of length 1/(1 + ‖y‖) converge from any start to where
+    full steps do.
     """
     cosines = parts.cosines
     eye = identity(cosines)
     halves = torch.full_like(parts.norms, 0.5)
-    x = cosines.sum(-1, keepdim=True).clamp_min(0.25).rsqrt()
-    x = x * (x * torch.bmm(cosines, x)).clamp_min(0.25).rsqrt()
-    if not looking_is_free(cosines):
-        # With few rounds, start where the ray through x has its solution: for two tasks that is all.
-        curvature = torch.bmm(x.mT, torch.bmm(cosines, x))
-        x = x * (x.shape[-2] / curvature.clamp_min(1e-14)).sqrt()
-    for _ in range(64 if looking_is_free(cosines) else 14):
+    x = _start_nash(cosines)
+    for _ in range(policy.NEWTON_ROUNDS if can_sync(cosines) else policy.NEWTON_DEVICE_ROUNDS):
         terms = cosines * (x * x.mT)
         z = torch.linalg.solve_ex(terms + eye, halves)[0].mul_(2.0)  # 1 + y = 2z
-        longest = 2 * torch.dist(z, halves).item() if looking_is_free(z) else math.inf
-        if longest < 0.25:
+        longest = 2 * torch.dist(z, halves).item() if can_sync(z) else math.inf
+        if longest < policy.FULL_STEP:
             x = torch.mul(x, z).mul_(2.0)
-            if longest < SMALL:
+            if longest < policy.NEWTON_CONVERGED:
                 break
             continue
-        y = (2 * z - 1).nan_to_num(0.0, 0.0, 0.0)  # far out the system is singular: stay there
-        length = y.norm(dim=-2, keepdim=True)
-        x = torch.addcmul(x, x, torch.where(length > 0.25, y / (1 + length), y))
-    # What cancellation leaves of the sums tells a solution from a runaway towards one at infinity.
+        # Far from the solution the Newton system is singular; keep the current iterate.
+        y = (2 * z - 1).nan_to_num(0.0, 0.0, 0.0)
+        x = _damped_step(x, y, y.norm(dim=-2, keepdim=True))
+    # Large cancelling terms distinguish a solution from an iterate that diverges.
     products = torch.bmm(cosines.abs(), x) * x
-    off = (x * torch.bmm(cosines, x) - 1).abs()
-    solved = (off <= 1e-8 + 1e-14 * products) & (products <= _largest(parts))
+    error = (x * torch.bmm(cosines, x) - 1).abs()
+    solved = (error <= policy.NASH_ERROR + policy.CANCELLATION * products) & (products <= _largest_term(parts))
     return x, solved.all(-2, keepdim=True)
 
 
-def _newton_of_power(parts: Unit, power: float) -> tuple[Tensor, Tensor]:
-    """The same for x_i (Cx)_i = b_i(x), b = w^{1−p}."""
-    cosines, inverse = parts.cosines, _inverse(parts)
+def _start_nash(cosines: Tensor) -> Tensor:
+    """Return the starting point: two rounds of x ← √(x / Cx), from 1, with bounded sums."""
+    x = cosines.sum(-1, keepdim=True).clamp_min(policy.START_FLOOR).rsqrt()
+    x = x * (x * torch.bmm(cosines, x)).clamp_min(policy.START_FLOOR).rsqrt()
+    if not can_sync(cosines):
+        # A device runs few rounds: start from the solution on the ray through x, which for two tasks is exact.
+        curvature = torch.bmm(x.mT, torch.bmm(cosines, x))
+        x = x * (x.shape[-2] / curvature.clamp_min(policy.CURVATURE_FLOOR)).sqrt()
+    return x
+
+
+def _solve_power(parts: NormalizedGram, power: float) -> tuple[Tensor, Tensor]:
+    """Solve x_i (Cx)_i = w_i^{1−p} for x = ‖g‖w in the same way; return x and where it is a solution."""
+    cosines, inverse = parts.cosines, _inverse_or_one(parts)
     x = inverse ** ((1 - power) / (1 + power))
-    for _ in range(limit(80, cosines)):
-        # Along a ray the problem is one-dimensional: go to its solution first.
+    for _ in range(iteration_limit(policy.NEWTON_POWER_ROUNDS, cosines)):
+        # Along a ray the problem is one-dimensional: move to its solution first.
         curvature = (x * torch.bmm(cosines, x)).sum(-2, keepdim=True)
         ray = (((x * inverse) ** (1 - power)).sum(-2, keepdim=True) / curvature) ** (1 / (1 + power))
         x = torch.where(ray.isfinite(), x * ray, x)
@@ -118,19 +193,24 @@ def _newton_of_power(parts: Unit, power: float) -> tuple[Tensor, Tensor]:
         hessian = terms + torch.diag_embed((power * target).squeeze(-1))
         y = torch.linalg.solve_ex(hessian, rest)[0].nan_to_num(0.0)
         length = y.norm(dim=-2, keepdim=True)
-        done = length < SMALL
-        if none_left(~done):
+        converged = length < policy.NEWTON_CONVERGED
+        if all_converged(~converged):
             break
-        x = torch.addcmul(x, x, torch.where(length > 0.25, y / (1 + length), y)).clamp(1e-100, 1e100)
-    left = (terms.abs().sum(-1, keepdim=True) / target).amax(-2, keepdim=True)
-    return x + x * y, done & (left < _largest(parts))
+        x = _damped_step(x, y, length).clamp(1 / policy.ITERATE_RANGE, policy.ITERATE_RANGE)
+    largest = (terms.abs().sum(-1, keepdim=True) / target).amax(-2, keepdim=True)
+    return x + x * y, converged & (largest < _largest_term(parts))
 
 
-def _largest(parts: Unit) -> float:
-    """The terms that may cancel to 1: beyond, rounding of the given matrix leaves not even its sign of the rest."""
-    return min(1e12, 4 / parts.ridge)
+def _damped_step(x: Tensor, y: Tensor, length: Tensor) -> Tensor:
+    """Return x + xy, with the relative step y shortened to y / (1 + length) where its length is large."""
+    return torch.addcmul(x, x, torch.where(length > policy.FULL_STEP, y / (1 + length), y))
 
 
-def _inverse(parts: Unit) -> Tensor:
-    """1/‖g‖, with which w = x/‖g‖; 1 where absent or zero."""
+def _largest_term(parts: NormalizedGram) -> float:
+    """Return the largest terms that may cancel to 1; beyond it, rounding of the input decides even the sign."""
+    return min(policy.LARGEST_TERM, policy.LARGEST_TERM_RIDGES / parts.ridge)
+
+
+def _inverse_or_one(parts: NormalizedGram) -> Tensor:
+    """Return 1/‖g‖, and 1 for absent and zero gradients."""
     return parts.inverse if parts.present is None else torch.where(parts.inverse > 0, parts.inverse, 1.0)

@@ -1,81 +1,117 @@
-"""PCGrad and GradVac: each gradient is altered against the others, one after another, in a random order.
+"""PCGrad and GradVac: each gradient is changed against the others, one after another, in a random order.
 
-An altered gradient stays a combination of the original ones, so its coefficients on them are altered instead, for all
-tasks at once: step k treats the k-th other task of every task.
+A changed gradient is still a combination of the original ones, so the computation needs only its coefficients. Step k
+handles the k-th partner of every task at once.
 """
 
 import torch
 from torch import Tensor
 
-from ._gram import Unit, identity, no_bookkeeping, rounded, unit
+from . import _policy as policy
+from ._gram import NormalizedGram, cast_weights, identity, normalize_gram, without_autograd
 
 
 def pcgrad_weights(gram: Tensor, order: Tensor | None = None) -> Tensor:
-    """For each i, for j in order: if ⟨ĝ_i, g_j⟩ < 0, ĝ_i −= ⟨ĝ_i, g_j⟩/‖g_j‖² g_j; summed over i.
+    """Project each gradient on the normal plane of every gradient it conflicts with, and add the results.
 
-    `order` (…, T, T): row i is a permutation of the tasks, the order in which g_i meets them (itself is skipped);
-    drawn from torch's generator where None.
+    For each i, and for j in order: if ⟨ĝ_i, g_j⟩ < 0, then ĝ_i ← ĝ_i − ⟨ĝ_i, g_j⟩/‖g_j‖² g_j.
+
+    Args:
+        gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
+        order (Tensor, optional): Shape (…, T, T). Row i is a permutation of the tasks: the order in which g_i is
+            compared with them; task i itself is skipped. Default: None, which draws it from torch's generator.
+
+    Returns:
+        Tensor: The weights, shape (…, T).
+
+    Example:
+        >>> pcgrad_weights(torch.tensor([[1.0, -0.5], [-0.5, 1.0]]))
+        tensor([1.5000, 1.5000])
+
+    References:
+        Yu et al., Gradient Surgery for Multi-Task Learning. https://arxiv.org/abs/2001.06782
     """
-    return rounded(gram, _project(gram, order))
+    return cast_weights(gram, _project(gram, order))
 
 
-@no_bookkeeping
+@without_autograd
 def _project(gram: Tensor, order: Tensor | None) -> Tensor:
-    parts = unit(gram, regular=False)
+    parts = normalize_gram(gram, add_ridge=False)
     visits = _visits(parts, gram, order)
     coefficients, products = _start(parts)
     for j, counts, row in visits:
         step = products.gather(-1, j).clamp_max_(0.0).mul_(counts)
         products.addcmul_(step, row, value=-1)
         coefficients.scatter_add_(-1, j, step.neg_())
-    return _weights(parts, coefficients)
+    return _sum_weights(parts, coefficients)
 
 
 def gradvac_weights(
     gram: Tensor, phi: Tensor, order: Tensor | None = None, *, beta: float = 0.01
 ) -> tuple[Tensor, Tensor]:
-    """As PCGrad, but ĝ_i is turned towards g_j until their cosine is φ̂_ij wherever it is below; φ̂ follows the cosines.
+    """Rotate each gradient towards the others until the cosines reach their targets, and add the results.
 
-    Returns the weights and the new φ̂ (…, T, T) = (1 − β)φ̂ + β·cosine, unchanged for pairs with an absent task.
+    For each i, and for j in order: if the cosine of ĝ_i and g_j is below φ_ij, a multiple of g_j is added to ĝ_i such
+    that it equals φ_ij. The targets φ are running averages of the cosines.
+
+    Args:
+        gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
+        phi (Tensor): Target cosines φ, shape (…, T, T).
+        order (Tensor, optional): As in :func:`pcgrad_weights`. Default: None.
+        beta (float, optional): Rate β of the running averages. Default: 0.01.
+
+    Returns:
+        tuple[Tensor, Tensor]: The weights, shape (…, T), and the new targets (1 − β)φ + β·cosine, shape (…, T, T).
+        Pairs with an absent task keep their target.
+
+    Example:
+        >>> weights, phi = gradvac_weights(torch.eye(2), torch.zeros(2, 2))
+        >>> weights
+        tensor([1., 1.])
+
+    References:
+        Wang et al., Gradient Vaccine: Investigating and Improving Multi-task Optimization in Massively Multilingual
+        Models. https://arxiv.org/abs/2010.05874
     """
-    parts = unit(gram, regular=False)
+    parts = normalize_gram(gram, add_ridge=False)
     visits = _visits(parts, gram, order)
     coefficients, products = _start(parts)
-    phi_hat = phi.detach().to(parts.norms.dtype).reshape(parts.cosines.shape).clone()
+    new_phi = phi.detach().to(parts.norms.dtype).reshape(parts.cosines.shape).clone()
     for j, counts, row in visits:
         length = (coefficients * products).sum(-1, keepdim=True).clamp_min(0.0).sqrt()
-        cosine = (products.gather(-1, j) / length.clamp_min(1e-300)).clamp(-1.0, 1.0)
-        target = phi_hat.gather(-1, j)
-        across, wanted = (1 - cosine * cosine).sqrt(), (1 - target * target).clamp_min(1e-12).sqrt()
-        step = length * (target * across / wanted - cosine) * counts * (cosine < target)
+        cosine = (products.gather(-1, j) / length.clamp_min(policy.TINY)).clamp(-1.0, 1.0)
+        target = new_phi.gather(-1, j)
+        sine = (1 - cosine * cosine).sqrt()
+        target_sine = (1 - target * target).clamp_min(policy.GRADVAC_SINE_SQUARED).sqrt()
+        step = length * (target * sine / target_sine - cosine) * counts * (cosine < target)
         products.addcmul_(step, row)
         coefficients.scatter_add_(-1, j, step)
-        phi_hat.scatter_add_(-1, j, beta * counts * (cosine - target))
-    return rounded(gram, _weights(parts, coefficients)), phi_hat.to(phi.dtype).reshape(phi.shape)
+        new_phi.scatter_add_(-1, j, beta * counts * (cosine - target))
+    return cast_weights(gram, _sum_weights(parts, coefficients)), new_phi.to(phi.dtype).reshape(phi.shape)
 
 
-def _visits(parts: Unit, gram: Tensor, order: Tensor | None) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """For each step: which task every task meets (B, T, 1), whether that counts, and the cosines of the task met."""
+def _visits(parts: NormalizedGram, gram: Tensor, order: Tensor | None) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Return for each step the partner of every task (B, T, 1), whether the pair counts, and the partner's cosines."""
     tasks = gram.shape[-1]
     if order is None:
         order = torch.rand(gram.shape, device=gram.device).argsort(-1)
     order = order.expand(gram.shape).reshape(-1, tasks, tasks)
-    # A task does not meet itself, nor one that is not there.
+    # A task is not compared with itself, nor with an absent one.
     pairs = 1.0 - identity(parts.cosines)
     if parts.present is not None:
         pairs = pairs * (parts.inverse > 0) * (parts.inverse > 0).mT
     counts = pairs.expand(order.shape).gather(-1, order)
-    met = order.unsqueeze(-1).expand(-1, -1, -1, tasks)
-    rows = parts.cosines.unsqueeze(1).expand(-1, tasks, -1, -1).gather(2, met)
+    partners = order.unsqueeze(-1).expand(-1, -1, -1, tasks)
+    rows = parts.cosines.unsqueeze(1).expand(-1, tasks, -1, -1).gather(2, partners)
     return list(zip(order.split(1, -1), counts.split(1, -1), rows.unbind(2), strict=True))
 
 
-def _start(parts: Unit) -> tuple[Tensor, Tensor]:
-    """Coefficients on the unit gradients, and products with them: at first each gradient is itself."""
+def _start(parts: NormalizedGram) -> tuple[Tensor, Tensor]:
+    """Return the coefficients of each unchanged gradient on the unit gradients, and its products with them."""
     return identity(parts.cosines).repeat(len(parts.cosines), 1, 1), parts.cosines.clone()
 
 
-def _weights(parts: Unit, coefficients: Tensor) -> Tensor:
-    """From unit gradients back to gradients; a zero gradient keeps its weight 1."""
+def _sum_weights(parts: NormalizedGram, coefficients: Tensor) -> Tensor:
+    """Add the coefficients of all tasks and convert them to the original gradients. A zero gradient has weight 1."""
     summed = torch.bmm(coefficients.mT, parts.norms) * parts.inverse
     return summed if parts.present is None else torch.where(parts.inverse > 0, summed, parts.present.to(summed.dtype))

@@ -1,38 +1,68 @@
-"""UPGrad: each task gradient projected on the dual cone, then averaged."""
+"""UPGrad: the mean of the task gradients, each projected on the dual cone."""
 
 import torch
 from torch import Tensor
 
 from ._complementarity import complementarity
-from ._gram import Solution, Unit, answer, mean_weights, no_bookkeeping, rounded, unit
+from ._gram import NormalizedGram, Solution, cast_weights, make_solution, mean_weights, normalize_gram, without_autograd
 
 
 def upgrad(gram: Tensor) -> Solution:
-    """The mean of the projections of the g_i on {d : ⟨g_j, d⟩ ≥ 0 for all j}.
+    """Project each gradient on {d : ⟨g_j, d⟩ ≥ 0 for all j} and average the projections.
 
-    The projection of g_i is g_i + Σ x_j g_j with x ≥ 0, ⟨g_j, d⟩ ≥ 0 and one of the two zero for each j. `solved` is
-    False only for what is not a Gram matrix: the weights are finite and not negative then, and no more is promised.
-    Residual: the worst negative product ⟨g_j, d_i⟩ / (‖g_j‖‖g_i‖), or product with x_j, over all projections.
+    The projection of g_i is d_i = g_i + Σ x_j g_j with x_j ≥ 0, ⟨g_j, d_i⟩ ≥ 0 and one of the two zero for each j: a
+    complementarity problem. The solver is exact: see `docs/numerics.md`.
+
+    Args:
+        gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
+
+    Returns:
+        Solution: The weights, shape (…, T), which are not negative.
+
+        `solved` is False only if `gram` is not positive semi-definite; the weights are then finite and not negative.
+        The residual is the largest violation over all projections: a negative product ⟨g_j, d_i⟩ / (‖g_j‖‖g_i‖), or the
+        product of x_j with it.
+
+    Example:
+        >>> upgrad(torch.tensor([[1.0, -0.5], [-0.5, 1.0]])).weights
+        tensor([0.7500, 0.7500])
+
+    References:
+        Quinton and Rey, Jacobian Descent for Multi-Objective Optimization. https://arxiv.org/abs/2406.16232
     """
     weights, parts, x, unsolved = _solve(gram)
-    cosines = parts.exact
+    cosines = parts.cosines_without_ridge
     products = torch.baddbmm(cosines, cosines, x)
     residual = (-products).clamp_min(0.0).maximum((x * products).abs()).amax((-1, -2))
-    return answer(gram, weights, residual, ~unsolved.any(-1))
+    return make_solution(gram, weights, residual, ~unsolved.any(-1))
 
 
 def upgrad_weights(gram: Tensor) -> Tensor:
-    """The weights of `upgrad`: (…, T, T) in, (…, T) out."""
-    return rounded(gram, _solve(gram)[0])
+    """Return the weights of :func:`upgrad` without residual.
+
+    Args:
+        gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
+
+    Returns:
+        Tensor: The weights, shape (…, T).
+
+    Example:
+        >>> upgrad_weights(torch.tensor([[1.0, -0.5], [-0.5, 1.0]]))
+        tensor([0.7500, 0.7500])
+
+    References:
+        Quinton and Rey, Jacobian Descent for Multi-Objective Optimization. https://arxiv.org/abs/2406.16232
+    """
+    return cast_weights(gram, _solve(gram)[0])
 
 
-@no_bookkeeping
-def _solve(gram: Tensor) -> tuple[Tensor, Unit, Tensor, Tensor]:
-    parts = unit(gram)
+@without_autograd
+def _solve(gram: Tensor) -> tuple[Tensor, NormalizedGram, Tensor, Tensor]:
+    parts = normalize_gram(gram)
     x, unsolved = complementarity(parts.cosines, parts.cosines)
     # Column i of x is in units of ‖g_i‖ / ‖g_j‖.
-    moved = torch.bmm(x, parts.norms) * parts.inverse
+    added = torch.bmm(x, parts.norms) * parts.inverse
     if parts.present is None:
-        return (moved + 1) / parts.norms.shape[-2], parts, x, unsolved
+        return (added + 1) / parts.norms.shape[-2], parts, x, unsolved
     mean = mean_weights(parts)
-    return (moved + 1) * mean, parts, x, unsolved
+    return (added + 1) * mean, parts, x, unsolved

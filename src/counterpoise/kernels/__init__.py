@@ -1,4 +1,4 @@
-"""Fused passes, each with its plain-torch twin in `counterpoise.functional` as reference and fallback."""
+"""Fused implementations of the BPGS step; `counterpoise.functional` is their reference and fallback."""
 
 from collections.abc import Callable
 from functools import cache
@@ -9,31 +9,31 @@ from torch import Tensor
 from ..functional import Step
 from . import bpgs_cpu
 
-Seen = tuple[Tensor, Tensor] | tuple[list[float], list[float]]  # the θ and the losses that a step was taken at
-Kernel = Callable[..., tuple[Step, Seen]]
+StepInputs = tuple[Tensor, Tensor] | tuple[list[float], list[float]]  # θ and the losses of a step
+Kernel = Callable[..., tuple[Step, StepInputs]]
 
-HOST_LIMIT = 512  # tasks; near 900, tensor operations overtake the interpreter
+CPU_TASK_LIMIT = 512  # tensor operations become faster than Python arithmetic near 900 tasks
 
 
-def bpgs(losses: Tensor) -> Kernel | None:
-    """The fused BPGS step for these losses, or None where the tensor operations are the better choice.
+def select_bpgs_kernel(losses: Tensor) -> Kernel | None:
+    """Return the fused BPGS step for these losses, or None if plain tensor operations are the better choice.
 
-    A compiler fuses the plain twin by itself. On the CPU a few numbers are worked out faster than fifty tensor
-    operations are dispatched; on CUDA everything is one launch.
+    For one loss vector on the CPU, Python arithmetic is faster than dispatching fifty tensor operations. On CUDA, the
+    whole step is one kernel launch. While compiling, the compiler fuses the plain implementation.
     """
     if torch.compiler.is_compiling():
         return None
-    if losses.device.type == "cpu" and losses.dim() == 1 and losses.shape[0] <= HOST_LIMIT:
+    if losses.device.type == "cpu" and losses.dim() == 1 and losses.shape[0] <= CPU_TASK_LIMIT:
         return bpgs_cpu.bpgs
     if losses.device.type == "cuda":
-        return _triton_bpgs()
+        return _load_cuda_kernel()
     return None
 
 
 @cache
-def _triton_bpgs() -> Kernel | None:
+def _load_cuda_kernel() -> Kernel | None:
     try:
         from . import bpgs_cuda
-    except ImportError:  # a torch build without Triton
+    except ImportError:  # this build of torch has no Triton
         return None
     return bpgs_cuda.bpgs

@@ -1,7 +1,7 @@
-"""The BPGS step for one loss vector on the CPU, in Python's own double precision.
+"""The BPGS step for one loss vector on the CPU, in Python floats.
 
-Thirty tensor operations on T = 3 numbers are thirty dispatches; the arithmetic itself is nothing. The twin is
-`counterpoise.functional.bpgs` after `bpgs_calibrate`, and the tests hold the two together.
+For three tasks, dispatching thirty tensor operations costs far more than the arithmetic. The reference implementation
+is `counterpoise.functional.bpgs` after `bpgs_calibrate`; tests compare the two.
 """
 
 from array import array
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from ..functional import Step
-from ..functional._masking import result_dtype
+from ..functional._masking import output_dtype
 from ..functional.bpgs import CALIBRATION_EDGE, EXPONENT_LIMIT, radius
 
 LN2 = log(2)
-LARGEST = torch.finfo(torch.float32).max
+FLOAT32_MAX = torch.finfo(torch.float32).max
 
 
 def bpgs(
@@ -30,32 +30,35 @@ def bpgs(
     eps_log: float,
     eps_std: float,
 ) -> tuple[Step, tuple[list[float], list[float]]]:
-    """Calibrates θ in place where it is due; returns the step, and the θ and the losses it was taken at."""
+    """Calibrate θ in place where needed, and compute the step.
+
+    Returns the step, and the θ and the losses that it was computed from.
+    """
     values = losses.tolist()
     tasks = len(values)
     present = range(tasks) if isfinite(sum(values)) else [i for i in range(tasks) if isfinite(values[i])]
     if not present:
-        return _pack(losses, 0.0, [0.0] * tasks, [0.0] * tasks), (theta.tolist(), values)
+        return _make_step(losses, 0.0, [0.0] * tasks, [0.0] * tasks), (theta.tolist(), values)
     complete = len(present) == tasks
     x = values if complete else [values[i] for i in present]
     tau = radius(tasks, margin)
 
     smallest = min(x)
-    bits = list(map(log2, x if smallest > eps_log else [max(v, eps_log) for v in x]))  # Python's fastest logarithm
+    bits = list(map(log2, x if smallest > eps_log else [max(v, eps_log) for v in x]))  # log2 is the fastest
     mean = sum(bits) / len(x)
     mu = LN2 * mean
     std = max(LN2 * dist(bits, [mean] * len(x)) / sqrt(len(x)), eps_std)
     if calibrate and not all(calibrated.tolist()):
         _calibrate(theta, calibrated, present, [LN2 * (v - mean) / std for v in bits], tau)
 
-    seen = coordinates = theta.tolist()
+    current_theta = coordinates = theta.tolist()
     if not complete:
         coordinates = [coordinates[i] for i in present]
     try:
         decays = list(map(exp, map(neg, coordinates)))
-    except OverflowError:  # that far out, a coordinate is at the boundary
+    except OverflowError:  # the coordinate is at the boundary of the chart
         decays = [exp(min(-v, EXPONENT_LIMIT)) for v in coordinates]
-    shares = [1.0 / (1.0 + d) for d in decays]  # σ(θ), and d·σ(θ) is 1 − σ(θ) with all its digits
+    shares = [1.0 / (1.0 + d) for d in decays]  # σ(θ); d·σ(θ) is 1 − σ(θ) to full precision
     reach = tau * std
     width, lowest = 2.0 * reach, min(shares)  # s = μ + width·(σ(θ) − ½)
     relative = [exp(width * (lowest - p)) for p in shares]
@@ -63,18 +66,19 @@ def bpgs(
     alpha = [r / total for r in relative]
     weighted = list(map(mul, alpha, x))
     j_net = sum(weighted)
-    unit = total * exp(min(width * (0.5 - lowest) - mu, EXPONENT_LIMIT))  # ω = unit · α
+    omega_scale = total * exp(min(width * (0.5 - lowest) - mu, EXPONENT_LIMIT))  # ω = omega_scale · α
     gain = theta_gain * reach
-    gradient = [gain * p * (d * p) * (1.0 - unit * w) for d, p, w in zip(decays, shares, weighted, strict=True)]
-    if smallest < 0 or gain * (1.0 + unit * j_net) > LARGEST:
-        limit = torch.finfo(result_dtype(losses)).max
+    gradient = [gain * p * (d * p) * (1.0 - omega_scale * w) for d, p, w in zip(decays, shares, weighted, strict=True)]
+    if smallest < 0 or gain * (1.0 + omega_scale * j_net) > FLOAT32_MAX:
+        limit = torch.finfo(output_dtype(losses)).max
         gradient = [min(max(g, -limit), limit) for g in gradient]
     if not complete:
         alpha, gradient = _scatter(alpha, present, tasks), _scatter(gradient, present, tasks)
-    return _pack(losses, j_net, alpha, gradient), (seen, values)
+    return _make_step(losses, j_net, alpha, gradient), (current_theta, values)
 
 
 def _calibrate(theta: Tensor, calibrated: Tensor, present: range | list[int], z: list[float], tau: float) -> None:
+    """Initialise θ of present tasks that are not calibrated yet, in place."""
     done = calibrated.tolist()
     for i, coordinate in zip(present, z, strict=True):
         if not done[i]:
@@ -84,14 +88,15 @@ def _calibrate(theta: Tensor, calibrated: Tensor, present: range | list[int], z:
 
 
 def _scatter(values: list[float], present: range | list[int], tasks: int) -> list[float]:
-    spread = [0.0] * tasks
+    """Return the values of present tasks at their positions, and 0 for absent tasks."""
+    full = [0.0] * tasks
     for i, value in zip(present, values, strict=True):
-        spread[i] = value
-    return spread
+        full[i] = value
+    return full
 
 
-def _pack(losses: Tensor, j_net: float, weights: list[float], gradient: list[float]) -> Step:
-    dtype = result_dtype(losses)
+def _make_step(losses: Tensor, j_net: float, weights: list[float], gradient: list[float]) -> Step:
+    dtype = output_dtype(losses)
     code = "f" if dtype == torch.float32 else "d"
     return Step(
         torch.scalar_tensor(j_net, dtype=dtype),

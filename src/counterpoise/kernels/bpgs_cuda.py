@@ -1,6 +1,6 @@
-"""The BPGS step on CUDA: statistics, calibration, weights and θ-gradient of every row in one launch.
+"""The BPGS step on CUDA: statistics, calibration, weights and θ-gradient of every row in one kernel launch.
 
-The twin is `counterpoise.functional.bpgs` after `bpgs_calibrate`; both work in float64.
+The reference implementation is `counterpoise.functional.bpgs` after `bpgs_calibrate`; both compute in float64.
 """
 
 from contextlib import nullcontext
@@ -11,19 +11,19 @@ import triton.language as tl
 from torch import Tensor
 
 from ..functional import Step
-from ..functional._masking import result_dtype
+from ..functional._masking import output_dtype
 from ..functional.bpgs import CALIBRATION_EDGE, EXPONENT_LIMIT, radius
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _bpgs(  # type: ignore[no-untyped-def]
+def _bpgs_kernel(  # type: ignore[no-untyped-def]
     losses,
     theta,
     calibrated,
     objective,
     out,
     rows,
-    tau: tl.constexpr,  # constants, because run-time scalars arrive in float32
+    tau: tl.constexpr,  # constants, because run-time scalars are passed as float32
     theta_gain: tl.constexpr,
     eps_log: tl.constexpr,
     eps_std: tl.constexpr,
@@ -37,10 +37,10 @@ def _bpgs(  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, block)
     inside = column < tasks
-    at = row * tasks + column
+    offsets = row * tasks + column
 
-    raw = tl.load(losses + at, inside, other=0.0).to(tl.float64)
-    present = inside & (raw - raw == 0)  # infinities and NaN give NaN
+    raw = tl.load(losses + offsets, inside, other=0.0).to(tl.float64)
+    present = inside & (raw - raw == 0)  # False for infinities and NaN, whose difference is NaN
     x = tl.where(present, raw, 1.0)
     count = tl.maximum(tl.sum(present.to(tl.float64), 0), 1.0)
     log = tl.log(tl.where(x > eps_log, x, tl.full((block,), eps_log, tl.float64)))
@@ -49,16 +49,16 @@ def _bpgs(  # type: ignore[no-untyped-def]
     spread = tl.sqrt(tl.sum(centred * centred, 0) / count)
     std = tl.where(spread > eps_std, spread, tl.full((), eps_std, tl.float64))
 
-    here = tl.load(theta + at, inside, other=0.0)
+    current = tl.load(theta + offsets, inside, other=0.0)
     if calibrate:
-        done = tl.load(calibrated + at, inside, other=1) != 0
+        done = tl.load(calibrated + offsets, inside, other=1) != 0
         share = 0.5 + centred / (std * (2 * tau))
         share = tl.where(share > edge, share, tl.full((block,), edge, tl.float64))
         share = tl.where(share < 1 - edge, share, tl.full((block,), 1 - edge, tl.float64))
-        here = tl.where(present & (done == 0), tl.log(share / (1 - share)).to(here.dtype), here)
-        tl.store(theta + at, here, inside)
-        tl.store(calibrated + at, done | present, inside)
-    coordinate = here.to(tl.float64)
+        current = tl.where(present & (done == 0), tl.log(share / (1 - share)).to(current.dtype), current)
+        tl.store(theta + offsets, current, inside)
+        tl.store(calibrated + offsets, done | present, inside)
+    coordinate = current.to(tl.float64)
 
     decay = tl.exp(-tl.abs(coordinate))
     upper = 1 / (1 + decay)
@@ -73,13 +73,13 @@ def _bpgs(  # type: ignore[no-untyped-def]
     limit = tl.full((block,), largest, tl.float64)
     gradient = tl.where(gradient > limit, limit, tl.where(gradient < -limit, -limit, gradient))
 
-    # One allocation holds four results: the weights, the gradients, and the coordinates and losses they belong to.
-    kind = out.dtype.element_ty
-    tl.store(out + at, alpha.to(kind), inside)
-    tl.store(out + rows * tasks + at, gradient.to(kind), inside)
-    tl.store(out + 2 * rows * tasks + at, coordinate.to(kind), inside)
-    tl.store(out + 3 * rows * tasks + at, raw.to(kind), inside)
-    tl.store(objective + row, tl.sum(alpha * x, 0).to(kind))
+    # One allocation holds the weights, the gradients, and the coordinates and losses they were computed from.
+    element = out.dtype.element_ty
+    tl.store(out + offsets, alpha.to(element), inside)
+    tl.store(out + rows * tasks + offsets, gradient.to(element), inside)
+    tl.store(out + 2 * rows * tasks + offsets, coordinate.to(element), inside)
+    tl.store(out + 3 * rows * tasks + offsets, raw.to(element), inside)
+    tl.store(objective + row, tl.sum(alpha * x, 0).to(element))
 
 
 def bpgs(
@@ -93,16 +93,19 @@ def bpgs(
     eps_log: float,
     eps_std: float,
 ) -> tuple[Step, tuple[Tensor, Tensor]]:
-    """Calibrates θ in place where it is due; returns the step, and the θ and the losses it was taken at."""
+    """Calibrate θ in place where needed, and compute the step.
+
+    Returns the step, and the θ and the losses that it was computed from.
+    """
     losses = losses.contiguous()
     tasks = losses.shape[-1]
     rows = losses.numel() // tasks
-    dtype = result_dtype(losses)
+    dtype = output_dtype(losses)
     objective = torch.empty(losses.shape[:-1], dtype=dtype, device=losses.device)
     out = torch.empty((4, *losses.shape), dtype=dtype, device=losses.device)
-    elsewhere = losses.device.index != torch.cuda.current_device()  # Triton launches on the current device
-    with torch.cuda.device(losses.device) if elsewhere else nullcontext():
-        _bpgs[(rows,)](
+    other_device = losses.device.index != torch.cuda.current_device()  # Triton launches on the current device
+    with torch.cuda.device(losses.device) if other_device else nullcontext():
+        _bpgs_kernel[(rows,)](
             losses,
             theta,
             calibrated,
@@ -121,5 +124,5 @@ def bpgs(
             calibrate=calibrate,
             num_warps=1,
         )
-    weights, gradient, seen_theta, seen_losses = out.unbind()
-    return Step(objective, weights, gradient), (seen_theta, seen_losses)
+    weights, gradient, used_theta, used_losses = out.unbind()
+    return Step(objective, weights, gradient), (used_theta, used_losses)
