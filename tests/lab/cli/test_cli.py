@@ -1,4 +1,4 @@
-"""The command line: says what there is, runs it, stops cleanly, and refuses nonsense before anything is trained."""
+"""The command line lists, reproduces and shows studies, stops cleanly, and rejects bad options before training."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.invented import invented
+from helpers.fake_runs import fake_run
 from helpers.paths import ROOT
 from typer.testing import CliRunner, Result
 
@@ -28,27 +28,27 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "160"})
 
 
-def test_help_is_everywhere() -> None:
-    for command in ([], ["methods"], ["studies"], ["reproduce"], ["show"], ["atlas"], ["data"]):
+def test_every_command_has_help() -> None:
+    for command in ([], ["methods"], ["studies"], ["reproduce"], ["show"], ["atlas"], ["report"], ["data"]):
         result = call(*command, "--help")
         assert result.exit_code == 0
         assert "Usage" in result.output
 
 
-def test_what_draws_is_not_imported_by_every_command_and_worker() -> None:
-    look = "import sys, counterpoise.lab.cli.app; print([m for m in ('matplotlib', 'pandas') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", look], capture_output=True, text=True).stdout.strip() == "[]"
+def test_importing_the_app_does_not_import_plotting_libraries() -> None:
+    code = "import sys, counterpoise.lab.cli.app; print([m for m in ('matplotlib', 'pandas') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
-def test_a_terminal_of_few_letters_is_no_error() -> None:
+def test_ascii_terminal_replaces_characters() -> None:
     command = [sys.executable, "-m", "counterpoise.lab.cli.app", "studies"]
-    plain = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    ran = subprocess.run(command, capture_output=True, env=plain)
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ran = subprocess.run(command, capture_output=True, env=environment)
     assert ran.returncode == 0, ran.stderr
     assert b"rescaling" in ran.stdout
 
 
-def test_methods_and_studies_are_listed(tmp_path: Path) -> None:
+def test_methods_and_studies_commands_list_all_names(tmp_path: Path) -> None:
     assert all(name in call("methods").output for name in cp.methods())
     listed = call("studies", "--out", str(tmp_path)).output
     assert "rescaling" in listed
@@ -57,7 +57,7 @@ def test_methods_and_studies_are_listed(tmp_path: Path) -> None:
     assert grid.count("×1000") == 2
 
 
-def test_reproduce_runs_once_and_show_shows_it(tmp_path: Path) -> None:
+def test_reproduce_trains_each_run_once_and_show_prints_it(tmp_path: Path) -> None:
     options = ["scale-stress", "--seeds", "42", "--epochs", "1", "--out", str(tmp_path)]
     first = call("reproduce", *options, "--jobs", "1")
     assert first.exit_code == 0, first.output
@@ -65,8 +65,8 @@ def test_reproduce_runs_once_and_show_shows_it(tmp_path: Path) -> None:
     assert "16 runs, 16 of them finished" in call("reproduce", *options).output
     shown = call("show", *options)
     assert shown.exit_code == 0
-    assert re.search(r"Kendall\s+0\.\d{3}\s", shown.output)  # one seed has no deviation
-    assert "hold" not in shown.output  # the paper says nothing of one epoch
+    assert re.search(r"Kendall\s+0\.\d{3}\s", shown.output)  # no standard deviation with one seed
+    assert "hold" not in shown.output  # the claims are about the full number of epochs
     assert (tmp_path / "report" / "tables" / "scale-stress.tex").exists()
     made = (tmp_path / "report" / "made.md").read_text()
     assert "`counterpoise reproduce scale-stress --seeds 42 --epochs 1`" in made
@@ -78,33 +78,33 @@ def test_reproduce_runs_once_and_show_shows_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nyuv2", "--seeds", "42x"], "expected such as"),
+        (["nyuv2", "--seeds", "42x"], "expected for example"),
         (["nyuv2", "--device", "gpu"], "unknown device 'gpu'"),
         (["nyuv2", "--out", "no-such-folder"], "no finished run of nyuv2 in no-such-folder"),
     ],
 )
-def test_show_says_what_is_wrong(arguments: list[str], message: str) -> None:
+def test_show_reports_errors(arguments: list[str], message: str) -> None:
     result = call("show", *arguments)
     assert result.exit_code == 2
     assert message in result.output
 
 
-def test_show_finds_runs_of_any_device_and_names_the_part_that_decides() -> None:
+def test_show_finds_runs_on_any_device_and_prints_the_decisive_part() -> None:
     shown = call("show", "nyuv2", "--out", str(RESULTS / "nyuv2"), "--seeds", "42")
     assert shown.exit_code == 0, shown.output
     assert re.search(r"UWSO\s+0\.323 ", shown.output)
-    assert re.search(r"lowest total loss, Nash-MTL included.*\n.*-0\.010 \[–, –\]", shown.output)  # behind UWSO
+    assert re.search(r"lowest total loss, Nash-MTL included.*\n.*-0\.010 \[–, –\]", shown.output)  # worse than UWSO
 
 
-def test_runs_of_another_device_are_mentioned(tmp_path: Path) -> None:
+def test_show_and_studies_mention_runs_on_other_devices(tmp_path: Path) -> None:
     study = STUDIES["scale-stress"]
     for device in ("cpu", "cuda", "cuda:1"):
         for cell in study.grid(seeds=[42], device=device):
-            Store(tmp_path).finish(cell.run, *invented(cell.run, ("a", "b")))
+            Store(tmp_path).finish(cell.run, *fake_run(cell.run, ("a", "b")))
     out = ["--out", str(tmp_path)]
-    said = "These are runs of cpu. There are others, of cuda and cuda:1: --device cuda shows them."
+    hint = "These are runs of cpu. There are others, of cuda and cuda:1: --device cuda shows them."
     for command in (["show", "scale-stress"], ["studies", "scale-stress"], ["studies"]):
-        assert call(*command, *out).output.splitlines()[-1] == said
+        assert call(*command, *out).output.splitlines()[-1] == hint
     for device in ("cuda", "cuda:1"):
         shown = call("show", "scale-stress", *out, "--device", device)
         assert shown.exit_code == 0
@@ -113,42 +113,42 @@ def test_runs_of_another_device_are_mentioned(tmp_path: Path) -> None:
     (cpu, *_) = study.grid(seeds=[42])
     shutil.rmtree(Store(tmp_path).folder(cpu.run).parent)
     for cell in study.grid(seeds=[42], device="cuda:1"):
-        Store(tmp_path).finish(cell.run, *invented(cell.run, ("a", "b")))
+        Store(tmp_path).finish(cell.run, *fake_run(cell.run, ("a", "b")))
     assert call("show", "scale-stress", *out).exit_code == 0
     missed = call("show", "scale-stress", *out, "--device", "cpu")
     assert missed.exit_code == 2
-    assert "on cpu at these seeds and epochs; there are some on cuda:1" in missed.output
+    assert "on cpu at these seeds and epochs; there are runs on cuda:1" in missed.output
 
 
-def test_the_chart_is_shown_of_every_device(tmp_path: Path) -> None:
+def test_saturation_is_shown_for_every_device(tmp_path: Path) -> None:
     for device in ("cpu", "cuda"):
         for cell in STUDIES["yeast"].grid(seeds=[42], device=device):
             if cell.method == "BPGS":
-                Store(tmp_path).finish(cell.run, *invented(cell.run, ("a", "b")))
+                Store(tmp_path).finish(cell.run, *fake_run(cell.run, ("a", "b")))
     shown = call("show", "saturation", "--out", str(tmp_path)).output
     assert all(f"Yeast, {device}" in shown for device in ("cpu", "cuda"))
     assert call("show", "saturation", "--out", str(tmp_path), "--device", "cuda").output.count("Yeast") == 1
     for option in (("--seeds", "42"), ("--epochs", "3"), ("--quick",), ("--data", "scenes")):
-        refused = call("show", "saturation", "--out", str(tmp_path), *option)
-        assert refused.exit_code == 2
-        assert "takes --out and --device alone" in refused.output
+        rejected = call("show", "saturation", "--out", str(tmp_path), *option)
+        assert rejected.exit_code == 2
+        assert "takes only --out and --device" in rejected.output
 
 
 @pytest.mark.parametrize("option", [("--seeds", "42"), ("--method", "BPGS"), ("--quick",)])
-def test_the_list_of_studies_refuses_what_it_would_ignore(option: tuple[str, ...], tmp_path: Path) -> None:
-    refused = call("studies", "--out", str(tmp_path), *option)
-    assert refused.exit_code == 2
-    assert "name a study" in refused.output
+def test_studies_without_a_name_rejects_other_options(option: tuple[str, ...], tmp_path: Path) -> None:
+    rejected = call("studies", "--out", str(tmp_path), *option)
+    assert rejected.exit_code == 2
+    assert "name a study" in rejected.output
 
 
-def test_a_diverged_run_is_listed_without_a_score(tmp_path: Path) -> None:
+def test_diverged_run_is_listed_without_a_score(tmp_path: Path) -> None:
     (cell, *_) = STUDIES["scale-stress"].grid(seeds=[42], epochs=1)
     Store(tmp_path).finish(cell.run, [], {"macro": None, "best": {"epoch": 0, "value": None}})
     listed = call("studies", "scale-stress", "--seeds", "42", "--epochs", "1", "--out", str(tmp_path))
     assert listed.exit_code == 0, listed.output
 
 
-def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
+def test_output_folder_that_is_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for command in (["reproduce", "scale-stress"], ["report", str(RESULTS / "synthetic")]):
         result = call(*command, "--out", str(tmp_path / "file"))
@@ -156,7 +156,7 @@ def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
         assert "is a file, expected a folder" in result.output.replace("\n", " ")
 
 
-def test_a_folder_that_cannot_be_written_to_is_named_before_anything_is_trained(tmp_path: Path) -> None:
+def test_unwritable_folder_is_an_error_before_training(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "report").touch()
@@ -178,12 +178,12 @@ def test_a_folder_that_cannot_be_written_to_is_named_before_anything_is_trained(
     assert not list(tmp_path.rglob("run.json"))
 
 
-def test_a_report_that_cannot_be_written_costs_no_run(tmp_path: Path) -> None:
+def test_unwritable_report_keeps_all_runs(tmp_path: Path) -> None:
     options = ["scale-stress", "--seeds", "42", "--epochs", "1", "--out", str(tmp_path), "--executor", "inline"]
     (tmp_path / "report" / "made.md").mkdir(parents=True)
     failed = call("reproduce", *options)
     assert failed.exit_code == 2
-    assert re.search(r"Kendall\s+0\.\d{3}\s", failed.output)  # what was found is shown nevertheless
+    assert re.search(r"Kendall\s+0\.\d{3}\s", failed.output)  # the tables are shown before the report is written
     assert f"Is a directory: {tmp_path}/report/made.md. All runs are finished and kept in {tmp_path}" in failed.output
     (tmp_path / "report" / "made.md").rmdir()
     again = call("reproduce", *options)
@@ -191,34 +191,34 @@ def test_a_report_that_cannot_be_written_costs_no_run(tmp_path: Path) -> None:
     assert "16 runs, 16 of them finished" in again.output
 
 
-def test_a_disk_that_fills_up_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_keeps_finished_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ["scale-stress", "--seeds", "42", "--epochs", "1", "--out", str(tmp_path), "--executor", "inline"]
-    plain, count = os.replace, iter(range(1000))
+    replace, count = os.replace, iter(range(1000))
 
-    def full(draft: str, path: str) -> None:
+    def fail_once(draft: str, path: str) -> None:
         if next(count) == 30:
             raise OSError(errno.ENOSPC, "No space left on device", draft)
-        plain(draft, path)
+        replace(draft, path)
 
     with monkeypatch.context() as patch:
-        patch.setattr("os.replace", full)
+        patch.setattr("os.replace", fail_once)
         failed = call("reproduce", *options)
     assert failed.exit_code == 2
     assert type(failed.exception) is SystemExit
     finished = len(list(tmp_path.rglob("result.json")))
     assert 0 < finished < 16
-    assert f"stopped: {finished} of 16 runs were finished. The same command goes on from here." in failed.output
+    assert f"stopped: {finished} of 16 runs were finished. Run the same command again to resume." in failed.output
     assert "No space left on device: '" in failed.output
     assert f"16 runs, {finished} of them finished" in call("reproduce", *options).output
 
 
 @pytest.mark.parametrize("name", ["[/red]", "runs[1]", "[bold]x", ":smile:", "back\\"])
-def test_what_somebody_types_is_no_markup(name: str, tmp_path: Path) -> None:
+def test_user_input_is_not_parsed_as_markup(name: str, tmp_path: Path) -> None:
     place = tmp_path / name
     atlas = place / "atlas.html"
     assert f"written: {atlas} " in call("atlas", "--out", str(atlas)).output
     assert f"data folder: {place}\n" in call("data", "--folder", str(place)).output
-    assert f"no run of BPGS in {place} has" in call("show", "saturation", "--out", str(place)).output
+    assert f"no finished run of BPGS in {place} for" in call("show", "saturation", "--out", str(place)).output
     assert f"no finished run of yeast in {place} on any" in call("show", "yeast", "--out", str(place)).output
     assert f"{place}: there is no such" in call("report", str(place / "x"), str(place), "-o", name).output.replace(
         "/x", ""
@@ -232,13 +232,13 @@ def test_what_somebody_types_is_no_markup(name: str, tmp_path: Path) -> None:
         assert repr(name) in call(*command).output
 
 
-def test_addresses_and_names_are_never_cut() -> None:
-    for command, whole in (
+def test_addresses_and_names_are_not_truncated() -> None:
+    for command, text in (
         ("data", "https://mulan.sourceforge.net/datasets-mtr.html"),
         ("methods", "cp.GradNormProxy"),
     ):
         shown = CliRunner().invoke(app, [command], env={"COLUMNS": "80", "COUNTERPOISE_DATA": ""})
-        assert whole in shown.output
+        assert text in shown.output
         assert "…" not in shown.output.replace("(accuracy, …)", "")
 
 
@@ -246,10 +246,10 @@ def test_addresses_and_names_are_never_cut() -> None:
     ("arguments", "message"),
     [
         (["rescalling"], "did you mean 'rescaling'"),
-        (["rescaling", "--seeds", "4x"], "expected such as"),
-        (["rescaling", "--seeds", "4²"], "expected such as"),
-        (["rescaling", "--seeds", "²-4"], "expected such as"),
-        (["rescaling", "--seeds", "51-42"], "name none"),
+        (["rescaling", "--seeds", "4x"], "expected for example"),
+        (["rescaling", "--seeds", "4²"], "expected for example"),
+        (["rescaling", "--seeds", "²-4"], "expected for example"),
+        (["rescaling", "--seeds", "51-42"], "the range is empty"),
         (["rescaling", "--seeds", "0-99999999999"], "expected numbers of at most 9 digits"),
         (["rescaling", "--seeds", "9" * 5000], "expected numbers of at most 9 digits"),
         (["rescaling", "--seeds", "0-999999999"], "1,000,000,000 or more, expected at most 10,000"),
@@ -263,10 +263,10 @@ def test_addresses_and_names_are_never_cut() -> None:
         (["rescaling", "--device", "gpu"], "unknown device"),
         (["rescaling", "--address", "auto"], "--executor ray"),
         (["--quick"], "has no quick form"),
-        (["--data", "scenes"], "is not about images"),
+        (["--data", "scenes"], "does not use images"),
     ],
 )
-def test_a_bad_option_fails_before_anything_is_trained(tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_invalid_options_fail_before_training(tmp_path: Path, arguments: list[str], message: str) -> None:
     out = tmp_path / "runs"
     result = call("reproduce", *arguments, "--out", str(out))
     assert result.exit_code == 2
@@ -274,24 +274,24 @@ def test_a_bad_option_fails_before_anything_is_trained(tmp_path: Path, arguments
     assert not out.exists()
 
 
-def test_data_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
+def test_data_lists_which_data_sets_are_present(tmp_path: Path) -> None:
     (tmp_path / "rf1").mkdir()
     (tmp_path / "rf1" / "rf1.arff.gz").touch()
     lines = call("data", "--folder", str(tmp_path)).output.splitlines()
-    here = {
+    present = {
         name: next(line for line in lines if f" {name} " in line).split("│")[3].strip() for name in ("yeast", "rf1")
     }
-    assert here == {"yeast": "no", "rf1": "yes"}
+    assert present == {"yeast": "no", "rf1": "yes"}
 
 
-def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_stops_cleanly_and_tells_how_to_resume(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "counterpoise.lab.cli.app", "reproduce", "scale-stress", "--seeds", "42-44"]
     options = ["--epochs", "400", "--jobs", "1", "--out", str(tmp_path)]
     process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 60
     while not list(tmp_path.rglob("progress.json")) and time.monotonic() < deadline:
         time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to every process of the group
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert "The same command goes on from here" in output
+    assert "Run the same command again to resume" in output

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from counterpoise.lab.data.augment import SCALES, Batch, augmented, draw, mixed, plain
+from counterpoise.lab.data.augment import SCALES, Batch, augment_batch, draw_augmentation, evaluation_batch, mix_seed
 from counterpoise.lab.data.images import Images
 
 
@@ -24,7 +24,7 @@ def random_images(height: int, width: int, count: int = 6) -> Images:
 
 def one_by_one(images: Images, seed: int, epoch: int) -> list[Batch]:
     """The same draws, by slicing and F.interpolate."""
-    draws, size = draw(images, seed=seed, loader_seed=seed, epoch=epoch), images.size
+    draws, size = draw_augmentation(images, seed=seed, loader_seed=seed, epoch=epoch), images.size
     found = []
     for i, number in enumerate(draws.order.tolist()):
         top, left = int(draws.top[i]), int(draws.left[i])
@@ -49,7 +49,7 @@ def one_by_one(images: Images, seed: int, epoch: int) -> list[Batch]:
 @given(st.sampled_from([(48, 72), (45, 50), (32, 33)]), st.integers(0, 1000), st.integers(0, 50))
 def test_a_batch_is_what_single_images_give(size: tuple[int, int], seed: int, epoch: int) -> None:
     images = random_images(*size)
-    together = augmented(images, draw(images, seed=seed, loader_seed=seed, epoch=epoch))
+    together = augment_batch(images, draw_augmentation(images, seed=seed, loader_seed=seed, epoch=epoch))
     for i, single in enumerate(one_by_one(images, seed, epoch)):
         assert torch.equal(together.label[i], single.label)
         torch.testing.assert_close(together.depth[i], single.depth)
@@ -59,18 +59,20 @@ def test_a_batch_is_what_single_images_give(size: tuple[int, int], seed: int, ep
 
 def test_draws_follow_from_seeds_and_epoch_alone() -> None:
     images = random_images(48, 64)
-    first, again = (draw(images, seed=1, loader_seed=7, epoch=3) for _ in range(2))
+    first, again = (draw_augmentation(images, seed=1, loader_seed=7, epoch=3) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(vars(first).values(), vars(again).values(), strict=True))
     assert sorted(first.order.tolist()) == [0, 2, 3, 5]
-    other = [draw(images, seed=1, loader_seed=loader, epoch=3) for loader in range(20)]
+    other = [draw_augmentation(images, seed=1, loader_seed=loader, epoch=3) for loader in range(20)]
     assert len({tuple(d.order.tolist()) for d in other}) > 5
     assert all(torch.equal(d.top, first.top) and torch.equal(d.flip, first.flip) for d in other)
-    assert len({mixed(seed, epoch, purpose) for seed in range(9) for epoch in range(9) for purpose in range(3)}) == 243
+    assert (
+        len({mix_seed(seed, epoch, purpose) for seed in range(9) for epoch in range(9) for purpose in range(3)}) == 243
+    )
 
 
 def test_every_scale_every_offset_and_both_sides_are_drawn() -> None:
     images = random_images(12, 16)
-    draws = [draw(images, seed=0, loader_seed=0, epoch=epoch) for epoch in range(300)]
+    draws = [draw_augmentation(images, seed=0, loader_seed=0, epoch=epoch) for epoch in range(300)]
     scale, top, flip = (torch.cat([getattr(d, name) for d in draws]) for name in ("scale", "top", "flip"))
     for value in SCALES:
         chosen = torch.isclose(scale, torch.tensor(value))
@@ -81,7 +83,7 @@ def test_every_scale_every_offset_and_both_sides_are_drawn() -> None:
 
 def test_evaluation_sees_images_as_they_are() -> None:
     images = random_images(10, 12)
-    batch = plain(images, torch.tensor([4, 1]))
+    batch = evaluation_batch(images, torch.tensor([4, 1]))
     torch.testing.assert_close(batch.rgb[1, 2], images.rgb[1, :, :, 2] / 255)
     assert torch.equal(batch.label[0], images.label[4].long())
     assert batch.depth.shape == (2, 1, 10, 12)

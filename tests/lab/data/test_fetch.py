@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from counterpoise.lab.cli.app import app
 from counterpoise.lab.data import CATALOGUE, DataError, load
 from counterpoise.lab.data.fetch import fetch
-from counterpoise.lab.data.tabular import Catalogued, content_digest
+from counterpoise.lab.data.tabular import CatalogueEntry, content_digest
 
 ROWS, FEATURES, LABELS = (7, 4), 5, 3
 
@@ -85,7 +85,7 @@ def openml(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenML]:
     for name in ("_SEARCH_NAME", "_DATA_INFO", "_DATA_FEATURES", "_DATA_QUALITIES"):
         address = getattr(_openml, name).replace("https://www.openml.org", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setattr(_openml, name, address)
-    entry = Catalogued("yeast", "toy", ROWS, FEATURES + LABELS, LABELS, content_digest(cells()), "binary", "yeast")
+    entry = CatalogueEntry("yeast", "toy", ROWS, FEATURES + LABELS, LABELS, content_digest(cells()), "binary", "yeast")
     monkeypatch.setitem(CATALOGUE, "yeast", entry)
     yield site
     server.shutdown()
@@ -115,13 +115,13 @@ def test_a_network_that_fails_is_told(openml: OpenML, tmp_path: Path, monkeypatc
     monkeypatch.setattr(_openml, "_SEARCH_NAME", "http://127.0.0.1:9/{}")
     with (
         pytest.warns(UserWarning, match="Retrying"),
-        pytest.raises(DataError, match="expected it from OpenML, found URLError"),
+        pytest.raises(DataError, match="cannot download it from OpenML, URLError"),
     ):
         fetch("yeast", tmp_path)
 
 
 def test_only_what_can_be_fetched_is(tmp_path: Path) -> None:
-    for arguments, message in ((["rf1"], "expected yeast"), ([], "name what to fetch")):
+    for arguments, message in ((["rf1"], "expected yeast"), ([], "no data set given")):
         result = CliRunner().invoke(app, ["data", "fetch", *arguments, "--data", str(tmp_path)])
         assert result.exit_code == 2
         assert message in result.output

@@ -23,8 +23,8 @@ from counterpoise.lab.data.dense import load_images
 from counterpoise.lab.data.images import IGNORED, Images
 from counterpoise.lab.data.nyuv2 import FILE, read_zip
 from counterpoise.lab.data.nyuv2_sources import read_folder, read_mat, read_source, write_zip
-from counterpoise.lab.data.subset import half
-from counterpoise.lab.data.synthetic_rooms import scenes
+from counterpoise.lab.data.subset import half_subset
+from counterpoise.lab.data.synthetic_rooms import make_rooms
 
 SIZE = (288, 384)
 Members = dict[str, bytes]
@@ -33,7 +33,7 @@ Members = dict[str, bytes]
 @pytest.fixture(scope="module")
 def rooms() -> Images:
     """Four images of the right size, one corner of them unlabelled."""
-    images = scenes(3, 1, *SIZE)
+    images = make_rooms(3, 1, *SIZE)
     images.label[:, :20, :30] = IGNORED
     return images
 
@@ -308,16 +308,16 @@ def test_decoded_images_are_cached_and_a_changed_file_is_another(
 
 
 def test_the_half_is_stratified_and_always_the_same() -> None:
-    images = scenes(60, 4, 24, 32)
-    chosen = half(images, 30)
-    assert torch.equal(chosen, half(images, 30))
+    images = make_rooms(60, 4, 24, 32)
+    chosen = half_subset(images, 30)
+    assert torch.equal(chosen, half_subset(images, 30))
     assert len(chosen) == len(set(chosen.tolist())) == 30
     assert set(chosen.tolist()) <= set(images.train.tolist())
     majority = torch.tensor([int(torch.bincount(label.flatten().long()).argmax()) for label in images.label[:60]])
     for name in majority.unique().tolist():
         share, whole = (majority[chosen] == name).sum(), (majority == name).sum()
         assert abs(float(share) - float(whole) / 2) <= 1
-    assert not torch.equal(chosen, half(images, 30, seed=12))
+    assert not torch.equal(chosen, half_subset(images, 30, seed=12))
 
 
 def test_missing_data_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,7 +365,7 @@ def test_the_real_split_and_labels_have_known_counts(real: Images) -> None:
         torch.from_numpy(meta["train"]),
         torch.from_numpy(meta["test"]),
     )
-    chosen = half(half_size)
+    chosen = half_subset(half_size)
     assert len(chosen) == 398
     assert set(chosen.tolist()) < set(meta["train"].tolist())
     share = np.bincount(label.ravel(), minlength=14) / label.size

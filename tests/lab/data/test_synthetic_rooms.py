@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from counterpoise.lab.data.images import CLASSES
 from counterpoise.lab.data.normals import KINECT, Camera, normals
-from counterpoise.lab.data.synthetic_rooms import CLASS, COLUMNS, _cast, scenes
+from counterpoise.lab.data.synthetic_rooms import CLASS, COLUMNS, _cast, make_rooms
 
 HEIGHT, WIDTH = 72, 96
 
@@ -24,7 +24,7 @@ def points(depth: Tensor) -> Tensor:
 
 
 def test_neighbours_on_one_plane_lie_on_it() -> None:
-    images = scenes(6, 2, HEIGHT, WIDTH)
+    images = make_rooms(6, 2, HEIGHT, WIDTH)
     point, normal = points(images.depth), images.normals.float()
     same = (images.label[:, :, 1:] == images.label[:, :, :-1]) & (
         (normal[:, :, 1:] - normal[:, :, :-1]).abs().amax(-1) < 1e-3
@@ -38,7 +38,7 @@ def test_neighbours_on_one_plane_lie_on_it() -> None:
 
 
 def test_normals_are_unit_face_the_camera_and_agree_with_depth() -> None:
-    images = scenes(8, 0, HEIGHT, WIDTH)
+    images = make_rooms(8, 0, HEIGHT, WIDTH)
     normal = images.normals.float()
     torch.testing.assert_close(normal.norm(dim=-1), torch.ones(8, HEIGHT, WIDTH), atol=2e-3, rtol=0)
     facing = (F.normalize(points(images.depth), dim=-1) * normal).sum(-1)
@@ -49,7 +49,7 @@ def test_normals_are_unit_face_the_camera_and_agree_with_depth() -> None:
 
 
 def test_the_floor_is_level_and_below_and_every_class_is_somewhere() -> None:
-    images = scenes(48, 0, 48, 64)
+    images = make_rooms(48, 0, 48, 64)
     assert set(images.label.unique().tolist()) == set(range(len(CLASSES)))
     assert images.depth.min() > 0.2
     assert images.depth.max() < 10
@@ -60,11 +60,11 @@ def test_the_floor_is_level_and_below_and_every_class_is_somewhere() -> None:
 
 
 def test_a_scene_follows_from_its_number_alone() -> None:
-    few, many = scenes(3, 0, 32, 48), scenes(20, 4, 32, 48)
+    few, many = make_rooms(3, 0, 32, 48), make_rooms(20, 4, 32, 48)
     for name in ("rgb", "label", "depth", "normals"):
         assert torch.equal(getattr(few, name), getattr(many, name)[:3])
     assert (len(many.train), len(many.held_out)) == (20, 4)
-    assert not torch.equal(scenes(3, 0, 32, 48, seed=1).label, few.label)
+    assert not torch.equal(make_rooms(3, 0, 32, 48, seed=1).label, few.label)
 
 
 def test_a_scene_draws_less_than_its_row() -> None:

@@ -14,7 +14,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from counterpoise.lab.data import CATALOGUE, DataError, arff, load
 from counterpoise.lab.data.locations import SOURCES, data_folder
-from counterpoise.lab.data.tabular import find, fold, published_split, standardised, training_rows
+from counterpoise.lab.data.tabular import find_files, fold_split, published_split, standardise, training_rows
 
 
 def test_gzipped_and_plain_files_hold_the_same_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,12 +54,12 @@ def test_features_are_what_scikit_learn_makes_of_them(tmp_path: Path, monkeypatc
     # A missing cell is put at the mean and must not narrow the deviation: fit the scaler on known cells, then impute.
     expected = SimpleImputer().fit(StandardScaler().fit(raw[train]).transform(raw[train]))
     expected = expected.transform(StandardScaler().fit(raw[train]).transform(raw))
-    np.testing.assert_allclose(standardised(data.x, train), expected, atol=1e-12)
+    np.testing.assert_allclose(standardise(data.x, train), expected, atol=1e-12)
 
 
 def test_a_column_without_variance_or_without_cells_stays_finite() -> None:
     x = np.array([[1.0, np.nan, 2.0], [1.0, np.nan, 4.0], [1.0, 3.0, np.nan]])
-    np.testing.assert_allclose(standardised(x, [0, 1]), [[0, 0, -1], [0, 0, 1], [0, 3, 0]])
+    np.testing.assert_allclose(standardise(x, [0, 1]), [[0, 0, -1], [0, 0, 1], [0, 3, 0]])
 
 
 def cut(content: bytes) -> bytes:
@@ -96,7 +96,7 @@ def test_a_damaged_or_foreign_file_is_named(
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     for folder in (tmp_path, None):
-        with pytest.raises(DataError, match=r"rf1 is not here: expected rf1/rf1.arff\[.gz\] or rf1/rf1-train"):
+        with pytest.raises(DataError, match=r"rf1 not found: expected rf1/rf1.arff\[.gz\] or rf1/rf1-train"):
             load("rf1", folder)
 
 
@@ -128,7 +128,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path, m
 @given(st.sampled_from(sorted(CATALOGUE)), st.integers(0, 9))
 def test_folds_divide_the_rows(name: str, number: int) -> None:
     entry = CATALOGUE[name]
-    split = fold(entry, number)
+    split = fold_split(entry, number)
     parts = [split.train, split.validation, split.test]
     assert sorted(np.concatenate(parts)) == list(range(sum(entry.rows)))
     assert len(split.train) == training_rows(entry)
@@ -142,9 +142,9 @@ def test_folds_divide_the_rows(name: str, number: int) -> None:
 @pytest.mark.parametrize("name", ["andro", "scm20d"])
 def test_every_row_is_tested_once_in_each_repetition(name: str) -> None:
     for repetition in (0, 5):
-        tests = [fold(CATALOGUE[name], repetition + i).test for i in range(5)]
+        tests = [fold_split(CATALOGUE[name], repetition + i).test for i in range(5)]
         assert sorted(np.concatenate(tests)) == list(range(CATALOGUE[name].rows[0]))
-    assert not np.array_equal(fold(CATALOGUE[name], 0).test, fold(CATALOGUE[name], 5).test)
+    assert not np.array_equal(fold_split(CATALOGUE[name], 0).test, fold_split(CATALOGUE[name], 5).test)
 
 
 def test_sources_say_where_each_data_set_is_published() -> None:
@@ -156,7 +156,7 @@ def test_sources_say_where_each_data_set_is_published() -> None:
 def test_the_real_data_are_the_published_ones() -> None:
     """Every set passes its digest; a few facts that others published about them."""
     folder = data_folder()
-    sets = {name: load(name, folder) for name, entry in CATALOGUE.items() if find(entry, folder)}
+    sets = {name: load(name, folder) for name, entry in CATALOGUE.items() if find_files(entry, folder)}
     assert len(sets) == 17
     yeast, rf1 = sets["yeast"], sets["rf1"]
     assert yeast.y.sum(1).mean() == pytest.approx(4.237, abs=5e-4)  # Tsoumakas et al.: label cardinality

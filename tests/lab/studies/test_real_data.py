@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from counterpoise.lab.report.run_scores import collect_scores
 from helpers import toy_table
 from helpers.paths import ROOT
 from rich.console import Console
@@ -17,13 +18,12 @@ from typer.testing import CliRunner
 
 from counterpoise.lab.cli.app import app
 from counterpoise.lab.data import CATALOGUE
-from counterpoise.lab.engine import Run, Store, execute, make_stacks
-from counterpoise.lab.report import Book, gather, latex, ledger, ranks, saturation, tables, write
-from counterpoise.lab.report.report import seed_sets
-from counterpoise.lab.report.results import collect
+from counterpoise.lab.engine import Run, Store, execute, make_run_batches
+from counterpoise.lab.report import Report, collect_runs, latex, ledger, ranks, saturation, tables, write_page
+from counterpoise.lab.report.report import default_seed_sets
 from counterpoise.lab.studies import STUDIES, Study
 from counterpoise.lab.studies.base import Condition
-from counterpoise.lab.studies.select import select
+from counterpoise.lab.studies.select import select_cells
 from counterpoise.lab.studies.tabular import METHODS, SINGLE
 
 YEAST, RF1, TABULAR = (STUDIES[name] for name in ("yeast", "rf1", "tabular"))
@@ -40,11 +40,11 @@ def paper_frame(study: Study, peak: float, reach: float) -> pd.DataFrame:
 
 
 def test_reproduce_runs_the_papers_table_unless_more_is_asked_for() -> None:
-    cells = [cell for study in (YEAST, RF1) for cell in select(study, study.grid(), None, None)]
+    cells = [cell for study in (YEAST, RF1) for cell in select_cells(study, study.grid(), None, None)]
     assert len(cells) == 36
     assert {cell.run.model.kwargs["trunk"] for cell in cells} == {"residual"}
     assert {cell.run.data.kwargs.get("targets") for cell in cells} == {None, "online"}
-    plain = select(RF1, RF1.grid(seeds=range(42, 52)), None, ["plain", "raw targets"])
+    plain = select_cells(RF1, RF1.grid(seeds=range(42, 52)), None, ["plain", "raw targets"])
     assert len(plain) == 2 * 6 * 10
     assert {(c.run.model.kwargs["trunk"], c.run.data.kwargs["targets"]) for c in plain} == {
         ("plain", "online"),
@@ -67,36 +67,36 @@ def test_a_mean_three_deviations_away_is_reported() -> None:
     frame.loc[frame["method"] == "UWSO", "macro_f1"] += 3 * 0.014
     verdicts = {j.claim.text[:5]: j.verdict for j in ledger.judge(YEAST, frame, YEAST.seeds)}
     assert verdicts["UWSO:"] == "does not hold"
-    entries = [e for e in tables.entries(YEAST, frame, YEAST.seeds) if not e.agrees]
+    entries = [e for e in tables.table_entries(YEAST, frame, YEAST.seeds) if not e.agrees]
     assert [(e.method, e.metric) for e in entries] == [("UWSO", "macro_f1")]
 
 
 def test_the_table_has_the_papers_layout() -> None:
-    text = tables.markdown(RF1, tables.entries(RF1, paper_frame(RF1, 0.89, 0.88), RF1.seeds), RF1.seeds)
+    text = tables.markdown(RF1, tables.table_entries(RF1, paper_frame(RF1, 0.89, 0.88), RF1.seeds), RF1.seeds)
     assert "| method | R² ↑ | RMSE ↓ | MAE ↓ |" in text
     assert "| PCGrad | -0.432 ± 0.000 (-0.432 ± 0.107) | **29.596 ± 0.000** (29.596 ± 0.385) |" in text
     assert text.count("| method |") == 1  # what was not run is left out
-    tex = latex.tables(RF1, tables.entries(RF1, paper_frame(RF1, 0.89, 0.88), RF1.seeds), RF1.seeds)
+    tex = latex.tables(RF1, tables.table_entries(RF1, paper_frame(RF1, 0.89, 0.88), RF1.seeds), RF1.seeds)
     assert r"R$^2$ $\uparrow$ & RMSE $\downarrow$" in tex
 
 
 def test_saturation_is_the_largest_over_seeds_and_its_derivative() -> None:
     frame = paper_frame(YEAST, 0.7017, 0.65)
     frame.loc[frame.index[-1], "reach"] = 0.68
-    (row,) = saturation.rows([YEAST], {"yeast": frame}).to_dict("records")
+    (row,) = saturation.saturation_rows([YEAST], {"yeast": frame}).to_dict("records")
     assert (row["largest"], row["cap"], row["tasks"]) == (0.7017, 0.68, 14)
     theta = 2 * np.arctanh(0.68)  # 2σ(θ) − 1 = tanh(θ/2)
     sigma = 1 / (1 + np.exp(-theta))
     assert row["derivative_cap"] == pytest.approx(sigma * (1 - sigma))
     assert "| Yeast | 14 | 3 | 0.7017 | 0.7017 | 0.6800 | ≤ 0.69 | 0.127 | 0.134 |" in saturation.markdown(
-        saturation.rows([YEAST], {"yeast": frame})
+        saturation.saturation_rows([YEAST], {"yeast": frame})
     )
 
 
 def test_named_seeds_are_judged_beside_the_papers() -> None:
-    assert seed_sets(YEAST, None) == [(42, 43, 44)]
-    assert seed_sets(YEAST, range(42, 52)) == [(42, 43, 44), tuple(range(42, 52))]
-    assert seed_sets(YEAST, [7]) == [(7,)]
+    assert default_seed_sets(YEAST, None) == [(42, 43, 44)]
+    assert default_seed_sets(YEAST, range(42, 52)) == [(42, 43, 44), tuple(range(42, 52))]
+    assert default_seed_sets(YEAST, [7]) == [(7,)]
 
 
 def test_the_grid_of_seventeen_sets() -> None:
@@ -108,20 +108,20 @@ def test_the_grid_of_seventeen_sets() -> None:
     assert {cell.run.schedule.report for cell in cells} == {"best"}
     graded = [c.run.data.kwargs for c in cells if "×" in c.condition.key]
     assert {(options["scale"], options["pattern"]) for options in graded} == {(1000.0, "graded")}
-    quick = list(TABULAR.smaller().grid())
+    quick = list(TABULAR.quick_form().grid())
     assert {cell.run.seed for cell in quick} == {0, 1}
     assert {cell.run.schedule.epochs for cell in quick} == {10}
     with pytest.raises(ValueError, match="has no quick form"):
-        YEAST.smaller()
+        YEAST.quick_form()
 
 
 def test_seeds_and_folds_of_a_data_set_are_one_program() -> None:
     """On a GPU: all loss-space methods in one stack, each gradient-space method in one, all single tasks in one."""
     runs = [cell.run for cell in TABULAR.grid(device="cuda") if cell.run.data.name == "slump"]
-    sizes = sorted(len(stack.runs) for stack in make_stacks(runs))
+    sizes = sorted(len(stack.runs) for stack in make_run_batches(runs))
     assert sizes == sorted([7 * 20, *[20] * 5, 3 * 10])
-    runs = [cell.run for cell in select(YEAST, YEAST.grid(seeds=range(42, 52), device="cuda"), None, None)]
-    assert sorted(len(stack.runs) for stack in make_stacks(runs)) == [10, 10, 40]
+    runs = [cell.run for cell in select_cells(YEAST, YEAST.grid(seeds=range(42, 52), device="cuda"), None, None)]
+    assert sorted(len(stack.runs) for stack in make_run_batches(runs)) == [10, 10, 40]
 
 
 def scores(values: np.ndarray, names: list[str]) -> pd.DataFrame:
@@ -198,16 +198,16 @@ def test_a_single_task_that_diverged_is_not_left_out_of_the_mean() -> None:
             return []
 
     study = small(TABULAR)
-    frame = collect(study, Alone())
+    frame = collect_scores(study, Alone())
     alone = frame[frame["method"] == SINGLE]
     assert alone.loc[alone["seed"] == 0, ["macro", "worst"]].to_numpy().tolist() == [[0.5, 0.4]] * 2
     assert alone.loc[alone["seed"] == 1, ["macro", "worst"]].isna().all().all()
 
 
 def printed(frame: pd.DataFrame, width: int = 80) -> str:
-    book = Book([TABULAR], Store(Path()), recorded={"tabular": frame})
+    report = Report([TABULAR], Store(Path()), recorded={"tabular": frame})
     console = Console(record=True, width=width, file=io.StringIO())
-    book.show(console)
+    report.show(console)
     return console.export_text()
 
 
@@ -234,7 +234,7 @@ def test_what_cannot_be_ranked_is_shown_as_it_is(methods: list[str], sets: list[
     assert ranks.rankings(TABULAR, frame) == []
     (tmp_path / "runs").mkdir()
     frame.to_csv(tmp_path / "runs" / "tabular.csv", index=False)
-    html = write(gather([tmp_path]), tmp_path / "out")[0].read_text()
+    html = write_page(collect_runs([tmp_path]), tmp_path / "out")[0].read_text()
     for _, values in frame.groupby(["method", "condition"])["macro"]:
         cell = f"{values.mean():.3f} ± {values.std():.3f}"
         assert cell in printed(frame)
@@ -256,17 +256,17 @@ def small(study: Study) -> Study:
 def test_a_study_of_tables_ends_as_ranks_and_diagrams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy_table.install(tmp_path / "data", monkeypatch, rows=(60,))
     study, store = small(TABULAR), Store(tmp_path)
-    for stack in make_stacks(cell.run for cell in study.grid()):
+    for stack in make_run_batches(cell.run for cell in study.grid()):
         execute(stack, tmp_path)
-    frame = collect(study, store)
+    frame = collect_scores(study, store)
     alone = frame[frame["method"] == SINGLE]
     assert len(alone) == 2 * 2  # conditions × folds: the tasks of each are one row
     assert len(frame) == 4 * 2 * 3 + 4
-    written = {path.name for path in Book([study], store).write(tmp_path / "report")}
+    written = {path.name for path in Report([study], store).write(tmp_path / "report")}
     assert {"tabular-ranks.md", "tabular-ranks.csv", "tabular-ranks.png", "tabular-graded.png"} <= written
     text = (tmp_path / "report" / "tables" / "tabular-ranks.md").read_text()
     assert "4 methods on 2 data sets" in text
-    assert "What graded factors cost" in text
+    assert "Loss of score under graded factors" in text
 
 
 def test_a_study_of_the_paper_ends_as_training_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,13 +275,13 @@ def test_a_study_of_the_paper_ends_as_training_curves(tmp_path: Path, monkeypatc
     schedule = replace(RF1.schedule, epochs=3, batch_size=16)
     model = replace(RF1.model, options=(("depth", 1), ("trunk", "residual"), ("width", 8)))
     study = replace(RF1, conditions=conditions, schedule=schedule, model=model)
-    for stack in make_stacks((cell.run for cell in study.grid(seeds=[42, 43])), largest=20):
+    for stack in make_run_batches((cell.run for cell in study.grid(seeds=[42, 43])), largest=20):
         execute(stack, tmp_path)
-    book = Book([study], Store(tmp_path), seeds=[42, 43])
-    written = {path.name for path in book.write(tmp_path / "report")}
+    report = Report([study], Store(tmp_path), seeds=[42, 43])
+    written = {path.name for path in report.write(tmp_path / "report")}
     assert {"rf1-authors.png", "rf1-raw-targets.pdf", "saturation.md", "ledger.md"} <= written
-    assert set(book.frames["rf1"]["condition"]) == {"authors", "raw targets"}
-    assert book.frames["rf1"][["r2", "rmse", "mae"]].notna().all().all()
+    assert set(report.frames["rf1"]["condition"]) == {"authors", "raw targets"}
+    assert report.frames["rf1"][["r2", "rmse", "mae"]].notna().all().all()
 
 
 def test_missing_data_stop_a_study_before_it_starts(tmp_path: Path) -> None:

@@ -11,26 +11,26 @@ from torch import Tensor
 
 import counterpoise as cp
 from counterpoise.lab.data import PROBLEMS
-from counterpoise.lab.data.samplers import Draws
+from counterpoise.lab.data.samplers import ProblemSampler
 from counterpoise.lab.data.synthetic import REGIMES, factors
-from counterpoise.lab.engine import Store, Trainer, make_stacks
-from counterpoise.lab.engine.balancer_groups import build
+from counterpoise.lab.engine import Store, Trainer, make_run_batches
+from counterpoise.lab.engine.balancer_groups import build_balancer
 from counterpoise.lab.metrics import task_types
-from counterpoise.lab.report import Book
+from counterpoise.lab.report import Report
 from counterpoise.lab.studies import STUDIES, find_study
 from counterpoise.lab.studies.base import BPGS, UWSO
-from counterpoise.lab.studies.select import parse_seeds, select
+from counterpoise.lab.studies.select import parse_seeds, select_cells
 
 
 def means(study: str, methods: Sequence[str]) -> dict[tuple[str, str], float]:
     """The mean macro scores at the paper's seeds, in the paper's columns."""
     found, chosen = STUDIES[study], {}
     columns = [c.key for c in found.conditions if not c.extra and c.key in found.paper["macro"]["Kendall"]]
-    for cell in select(found, found.grid(seeds=found.seeds), methods, columns):
+    for cell in select_cells(found, found.grid(seeds=found.seeds), methods, columns):
         chosen[cell.run.key] = (cell.method, cell.condition.key)
     scores: dict[tuple[str, str], list[float]] = {}
     runs = [cell.run for cell in found.grid(seeds=found.seeds) if cell.run.key in chosen]
-    for stack in make_stacks(runs):
+    for stack in make_run_batches(runs):
         trainer = Trainer(stack.runs)
         while not trainer.done:
             trainer.train_epoch()
@@ -98,7 +98,7 @@ def test_only_the_opposed_regime_opposes_tasks() -> None:
         rho = REGIMES[regime][0]
         found = []
         for seed in range(200):
-            draws = Draws(seed)
+            draws = ProblemSampler(seed)
             d = draws.correlated(draws.normal(24), 3, rho)
             sign = -1 if regime == "opposed" else 1
             found.append(float(d[0] @ (sign * d[2])))
@@ -113,7 +113,7 @@ def test_only_the_opposed_regime_opposes_tasks() -> None:
 
 
 def test_directions_have_the_stated_cosine() -> None:
-    draws = Draws(0)
+    draws = ProblemSampler(0)
     reference = draws.normal(20)
     for vector in draws.correlated(reference, 5, -0.35):
         assert float(vector.norm()) == pytest.approx(1.0, abs=1e-5)
@@ -149,7 +149,7 @@ def test_beyond_the_paper_every_method_runs_that_sees_no_more_than_the_others() 
     assert set(cp.methods()) - names == {"auto-lambda", "dtp"}
     assert {"BPGS + PCGrad", "BPGS + CAGrad", "BPGS + Nash-MTL"} <= set(methods)
     for method in methods.values():
-        assert build(method, ("a", "b", "c"), [1, 2]).tasks
+        assert build_balancer(method, ("a", "b", "c"), [1, 2]).tasks
 
 
 def test_each_method_is_shown_at_its_best_learning_rate_and_the_best_method_first(tmp_path: Path) -> None:
@@ -158,11 +158,11 @@ def test_each_method_is_shown_at_its_best_learning_rate_and_the_best_method_firs
     for cell in study.grid(seeds=[1, 2]):
         score = (0.6 if cell.run.network_lr == 1e-2 else 0.5) + (0.1 if cell.method == "BPGS" else 0.0)
         store.finish(cell.run, [], {"macro": score, "worst": 0.0, "scores": {}, "chart": {}})
-    book = Book([study], store, seeds=[1, 2])
-    assert len(book.runs[study.name]) == 32
-    assert len(book.frames[study.name]) == 16
-    assert set(book.frames[study.name]["lr"]) == {1e-2}
-    book.write(tmp_path / "report")
+    report = Report([study], store, seeds=[1, 2])
+    assert len(report.runs[study.name]) == 32
+    assert len(report.frames[study.name]) == 16
+    assert set(report.frames[study.name]["lr"]) == {1e-2}
+    report.write(tmp_path / "report")
     lines = (tmp_path / "report/tables" / f"{study.name}.md").read_text().splitlines()
     rows = [line for line in lines if "0.01" in line][:2]
     assert [row.split("|")[1:3] for row in rows] == [
@@ -184,10 +184,10 @@ def test_batches_of_any_size_and_columns_for_some_methods_only() -> None:
 def test_a_grid_can_be_cut_by_what_a_person_types() -> None:
     study = STUDIES["scale-stress"]
     assert len(list(study.grid(seeds=range(42, 52)))) == 4 * 4 * 10
-    cells = select(study, study.grid(seeds=[42]), ["bpgs"], ["×10"])
+    cells = select_cells(study, study.grid(seeds=[42]), ["bpgs"], ["×10"])
     assert [(c.method, c.condition.key, c.run.seed) for c in cells] == [("BPGS", "×10", 42)]
     with pytest.raises(ValueError, match="did you mean 'Kendall'"):
-        select(study, [], ["kendal"], None)
+        select_cells(study, [], ["kendal"], None)
     assert parse_seeds("42-44,7", study) == [42, 43, 44, 7]
     assert parse_seeds("paper", study) == list(range(42, 52))
     for wrong in ("", "a-b", "4x"):

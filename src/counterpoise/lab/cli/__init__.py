@@ -1,5 +1,5 @@
-"""The command line: thin commands over functions that Python can call."""
+"""The command line: thin commands over the functions of `counterpoise.lab.workflows`."""
 
-from .app import main
+from .entry_point import main
 
 __all__ = ["main"]

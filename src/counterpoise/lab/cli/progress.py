@@ -1,4 +1,4 @@
-"""Progress in the terminal: how many runs are done, how long the rest takes, and how the running ones score."""
+"""Progress of the training in the terminal: finished runs, remaining time, and the scores of the running batches."""
 
 from collections.abc import Sequence
 from types import TracebackType
@@ -14,16 +14,23 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from ..engine import Stack, Store
+from ..engine import RunBatch, RunError, Store
 
 
-class Watch:
-    """Follows stacks through what their workers write into the store, wherever they run."""
+class ProgressDisplay:
+    """Progress bars of batches of runs, read from what their workers write into the store.
 
-    def __init__(self, console: Console, store: Store, runs: int, stacks: Sequence[Stack]) -> None:
-        self.store, self.console = store, console
-        left = sum(len(stack.runs) for stack in stacks)
-        console.print(f"{runs} runs, {runs - left} of them finished; {left} to do in {len(stacks)} stacks")
+    Args:
+        console: Where to print.
+        store: The store of the runs.
+        runs: Number of all runs, including finished ones.
+        batches: Batches of the unfinished runs.
+    """
+
+    def __init__(self, console: Console, store: Store, runs: int, batches: Sequence[RunBatch]) -> None:
+        self.store, self.console, self.batches = store, console, batches
+        left = sum(len(batch.runs) for batch in batches)
+        console.print(f"{runs} runs, {runs - left} of them finished; {left} to do in {len(batches)} batches")
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -33,8 +40,8 @@ class Watch:
             console=console,
             transient=True,
         )
-        # The unit is work: a bar that counts stacks would jump.
-        total = sum(stack.work for stack in stacks)
+        # The unit of the bar is work, because a bar that counts batches would jump.
+        total = sum(batch.work for batch in batches)
         self.total = self.progress.add_task("all runs", total=total, state="")
         self.ended_work, self.runs, self.left = 0, left, left
         self.bars: dict[str, TaskID] = {}
@@ -43,27 +50,34 @@ class Watch:
         self.progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.progress.stop()
+        if isinstance(error, KeyboardInterrupt | RunError):
+            runs = [run for batch in self.batches for run in batch.runs]
+            finished = sum(self.store.result(run) is not None for run in runs)
+            counts = f"{finished} of {len(runs)} runs were finished"
+            self.console.print(f"\nstopped: {counts}. Run the same command again to resume.")
 
-    def __call__(self, running: Sequence[Stack], ended: Sequence[Stack]) -> None:
-        for stack in ended:
-            self.ended_work += stack.work
-            self.left -= len(stack.runs)
-            if stack.key in self.bars:
-                self.progress.remove_task(self.bars.pop(stack.key))
+    def __call__(self, running: Sequence[RunBatch], ended: Sequence[RunBatch]) -> None:
+        for batch in ended:
+            self.ended_work += batch.work
+            self.left -= len(batch.runs)
+            if batch.key in self.bars:
+                self.progress.remove_task(self.bars.pop(batch.key))
             if not self.console.is_terminal:
-                self.console.print(f"done: {stack}")
+                self.console.print(f"done: {batch}")
         work = self.ended_work
-        for stack in running:
-            epoch, live = self.store.load_progress(stack.study, stack.key) or (0, 0.0)
-            work += stack.work * epoch // stack.epochs
+        for batch in running:
+            epoch, score = self.store.load_progress(batch.study, batch.key) or (0, 0.0)
+            work += batch.work * epoch // batch.epochs
             if epoch:
-                self._bar(stack, epoch, live)
+                self._update_bar(batch, epoch, score)
         self.progress.update(self.total, completed=work, state=f"{self.runs - self.left}/{self.runs} runs")
 
-    def _bar(self, stack: Stack, epoch: int, live: float) -> None:
-        if stack.key not in self.bars:
-            self.bars[stack.key] = self.progress.add_task(str(stack), total=stack.epochs, state="")
-        state = f"epoch {epoch}/{stack.epochs}, {stack.runs[0].schedule.monitor} {live:.3f}"
-        self.progress.update(self.bars[stack.key], completed=epoch, state=state)
+    def _update_bar(self, batch: RunBatch, epoch: int, score: float) -> None:
+        if batch.key not in self.bars:
+            self.bars[batch.key] = self.progress.add_task(str(batch), total=batch.epochs, state="")
+        state = f"epoch {epoch}/{batch.epochs}, {batch.runs[0].schedule.monitor} {score:.3f}"
+        self.progress.update(self.bars[batch.key], completed=epoch, state=state)

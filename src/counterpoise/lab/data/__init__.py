@@ -1,4 +1,4 @@
-"""What is trained on."""
+"""Data sets and synthetic problems."""
 
 from .arff import DataError
 from .synthetic import PROBLEMS, Dataset, Problem, factors, training_factors

@@ -1,4 +1,4 @@
-"""Tables in ARFF files, gzipped or plain, read by SciPy's parser and kept as one .npz for the next time."""
+"""Read ARFF files, plain or gzipped, with SciPy's parser, and cache them as .npz files."""
 
 import gzip
 import hashlib
@@ -15,56 +15,66 @@ from numpy.typing import NDArray
 from ..files import write_atomic
 
 CACHE_VARIABLE = "COUNTERPOISE_CACHE"
-LAYOUT = 1  # of a cached table; raise it when that changes
+LAYOUT = 1  # version of the cache files; increase it when their layout changes
 
 Matrix = NDArray[np.float64]
 
 
 class DataError(ValueError):
-    """A data file that is not what it should be: the message names it, what was expected and what was found."""
+    """Raised for an invalid data file. The message names the file, what was expected and what was found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The cells of a file as numbers: NaN where one is missing, the place of its category where it is nominal."""
+    """The cells of a file as numbers.
 
-    values: Matrix  # (rows, attributes)
+    Args:
+        values: Cells (rows, attributes). Missing cells are NaN, and nominal cells are indices of their categories.
+        names: Names of the attributes.
+        categories: Categories of each attribute; empty for numeric attributes.
+    """
+
+    values: Matrix
     names: tuple[str, ...]
-    categories: tuple[tuple[str, ...], ...]  # of each attribute; none: it is numeric
+    categories: tuple[tuple[str, ...], ...]
 
 
 def cache_folder() -> Path:
-    """Where parsed tables are kept: $COUNTERPOISE_CACHE, or the user's cache folder."""
+    """Return the folder of the cache: $COUNTERPOISE_CACHE, or the user's cache folder."""
     if os.environ.get(CACHE_VARIABLE):
         return Path(os.environ[CACHE_VARIABLE])
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "counterpoise"
 
 
 def read(path: Path) -> Table:
-    """A table, from the cache if this very file was parsed before."""
+    """Read a table, from the cache if a file with this content was parsed before.
+
+    Raises:
+        DataError: If the file is missing or cannot be parsed.
+    """
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path}: expected an ARFF file, found none that can be read ({error.strerror})") from error
+        raise DataError(f"{path}: expected an ARFF file, cannot read it ({error.strerror})") from error
     cached = cache_folder() / f"arff-{hashlib.sha256(content).hexdigest()[:32]}-{LAYOUT}.npz"
-    table = _load(cached)
+    table = _load_cache(cached)
     if table is None:
         table = parse(content, path)
-        _keep(table, cached)
+        _save_cache(table, cached)
     return table
 
 
 def parse(content: bytes, path: Path) -> Table:
-    """What a file with this content holds; `path` is only named in errors."""
-    from scipy.io import arff  # needed once for each file: a machine that was given the cache does without
+    """Parse the content of a file. `path` is used in error messages only."""
+    from scipy.io import arff  # imported here: a machine with a filled cache does not need SciPy
 
     try:
         text = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
         rows, meta = arff.loadarff(io.StringIO(text.decode("utf-8")))
         return _table(rows, meta)
-    except Exception as error:  # a broken file makes the parser raise nearly anything
+    except Exception as error:  # the parser raises many kinds of errors on broken files
         found = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise DataError(f"{path}: expected a whole ARFF table, found one that cannot be parsed ({found})") from error
+        raise DataError(f"{path}: expected a complete ARFF table, cannot parse it ({found})") from error
 
 
 def _table(rows: Any, meta: Any) -> Table:
@@ -75,12 +85,12 @@ def _table(rows: Any, meta: Any) -> Table:
 
 
 def _codes(cells: NDArray[np.bytes_], categories: tuple[str, ...]) -> Matrix:
-    places = {category: float(i) for i, category in enumerate(categories)}
-    return np.array([places.get(cell.decode(), np.nan) for cell in cells], dtype=np.float64)
+    indices = {category: float(i) for i, category in enumerate(categories)}
+    return np.array([indices.get(cell.decode(), np.nan) for cell in cells], dtype=np.float64)
 
 
-def _keep(table: Table, path: Path) -> None:
-    """Best effort: a cache folder that cannot be written costs time, not results."""
+def _save_cache(table: Table, path: Path) -> None:
+    """Write a cache file. Failures are ignored, because the cache only saves time."""
     buffer = io.BytesIO()
     np.savez_compressed(
         buffer, values=table.values, names=np.array(table.names), categories=np.array(json.dumps(table.categories))
@@ -91,10 +101,10 @@ def _keep(table: Table, path: Path) -> None:
         return
 
 
-def _load(path: Path) -> Table | None:
+def _load_cache(path: Path) -> Table | None:
     try:
-        with np.load(path, allow_pickle=False) as kept:
-            categories = tuple(tuple(c) for c in json.loads(str(kept["categories"])))
-            return Table(kept["values"], tuple(map(str, kept["names"])), categories)
-    except Exception:  # not there, or damaged: zipfile, zlib and numpy each have errors of their own
+        with np.load(path, allow_pickle=False) as saved:
+            categories = tuple(tuple(c) for c in json.loads(str(saved["categories"])))
+            return Table(saved["values"], tuple(map(str, saved["names"])), categories)
+    except Exception:  # missing or damaged: zipfile, zlib and numpy raise different errors
         return None

@@ -1,8 +1,8 @@
-"""Crops and flips of a batch on the device where its images are, without a word to the host.
+"""Random crops and flips of a batch on the device of its images, without synchronising with the host.
 
-Each image is cropped to 1/s of its size, stretched back and perhaps mirrored: colours and normals bilinearly, labels
-and depth by the nearest pixel, as `torch.nn.functional.interpolate` does it on the crop. Depth is divided by s, since
-things look closer; a mirrored normal points the other way in x.
+Each image is cropped to 1/s of its size, resized back and flipped with probability ½: colours and normals bilinearly,
+labels and depth by the nearest pixel, as `torch.nn.functional.interpolate` does on the crop. Depth is divided by s,
+because objects appear closer. Flipping negates the x component of normals.
 """
 
 import hashlib
@@ -19,8 +19,10 @@ SCALES = (1.0, 1.2, 1.5)
 
 
 class Batch(NamedTuple):
-    """What a network is trained on: images (B, 3, H, W) in [0, 1], labels (B, H, W), depth (B, 1, H, W) in metres,
-    normals (B, 3, H, W). Label 255, depth 0 and normal 0 are left out of losses and metrics."""
+    """Images (B, 3, H, W) in [0, 1], labels (B, H, W), depth (B, 1, H, W) in metres and normals (B, 3, H, W).
+
+    Losses and metrics ignore label 255, depth 0 and normal 0.
+    """
 
     rgb: Tensor
     label: Tensor
@@ -29,89 +31,110 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Draws:
-    """An epoch's random choices, one for each image in its order."""
+class AugmentationPlan:
+    """The random choices of an epoch, one entry per image in training order.
 
-    order: Tensor  # which image
-    scale: Tensor  # s
-    height: Tensor  # of the crop
+    Args:
+        order: Image numbers.
+        scale: Scales s.
+        height: Heights of the crops.
+        width: Widths of the crops.
+        top: First rows of the crops.
+        left: First columns of the crops.
+        flip: Whether to flip.
+    """
+
+    order: Tensor
+    scale: Tensor
+    height: Tensor
     width: Tensor
     top: Tensor
     left: Tensor
     flip: Tensor
 
-    def take(self, places: Tensor) -> "Draws":
-        """Those of some places in the order."""
-        return Draws(**{name: value.index_select(0, places) for name, value in vars(self).items()})
+    def select(self, positions: Tensor) -> "AugmentationPlan":
+        """Return the entries at some positions of the training order."""
+        return AugmentationPlan(**{name: value.index_select(0, positions) for name, value in vars(self).items()})
 
-    def to(self, device: str | torch.device) -> "Draws":
-        return Draws(**{name: value.to(device) for name, value in vars(self).items()})
+    def to(self, device: str | torch.device) -> "AugmentationPlan":
+        """Return a copy on another device."""
+        return AugmentationPlan(**{name: value.to(device) for name, value in vars(self).items()})
 
-    def become(self, other: "Draws") -> None:
-        """Takes over another epoch's draws, in place; from pinned memory without a wait."""
+    def copy_from(self, other: "AugmentationPlan") -> None:
+        """Copy another epoch's choices in place. On CUDA, the copy is asynchronous from pinned memory."""
         cuda = self.order.is_cuda
         for name, value in vars(self).items():
             new = getattr(other, name)
             value.copy_(new.pin_memory() if cuda else new, non_blocking=cuda)
 
 
-def draw(images: Images, *, seed: int, loader_seed: int, epoch: int) -> Draws:
-    """An epoch's draws, made on the host. They follow from the seeds and the epoch alone: a resumed run makes the same.
+def draw_augmentation(images: Images, *, seed: int, loader_seed: int, epoch: int) -> AugmentationPlan:
+    """Draw the random choices of an epoch on the host.
 
-    The order comes from the loader's seed, crops and flips from the run's.
+    They depend on the seeds and the epoch only, so that a resumed run draws the same.
+
+    Args:
+        images: The images.
+        seed: Seed of crops and flips.
+        loader_seed: Seed of the training order.
+        epoch: Number of the epoch.
     """
     rows, (height, width) = len(images.train), images.size
-    order = torch.randperm(rows, generator=stream(loader_seed, epoch, 0))
-    generator = stream(seed, epoch, 1)
-    chosen = torch.randint(len(SCALES), (rows,), generator=generator)
-    scale = torch.tensor(SCALES)[chosen]
-    tall, wide = (torch.tensor([int(side / s) for s in SCALES])[chosen] for side in (height, width))
-    spot = torch.rand(2, rows, generator=generator)
-    top, left = (spot[0] * (height - tall + 1)).long(), (spot[1] * (width - wide + 1)).long()
+    order = torch.randperm(rows, generator=make_generator(loader_seed, epoch, 0))
+    generator = make_generator(seed, epoch, 1)
+    choice = torch.randint(len(SCALES), (rows,), generator=generator)
+    scale = torch.tensor(SCALES)[choice]
+    crop_height, crop_width = (torch.tensor([int(side / s) for s in SCALES])[choice] for side in (height, width))
+    corner = torch.rand(2, rows, generator=generator)
+    top = (corner[0] * (height - crop_height + 1)).long()
+    left = (corner[1] * (width - crop_width + 1)).long()
     flip = torch.rand(rows, generator=generator) < 0.5
-    return Draws(images.train[order], scale, tall, wide, top, left, flip)
+    return AugmentationPlan(images.train[order], scale, crop_height, crop_width, top, left, flip)
 
 
-def stream(seed: int, epoch: int, purpose: int) -> torch.Generator:
-    """A random stream of its own for each purpose in each epoch."""
-    return torch.Generator().manual_seed(mixed(seed, epoch, purpose))
+def make_generator(seed: int, epoch: int, purpose: int) -> torch.Generator:
+    """Return an independent generator for each purpose in each epoch."""
+    return torch.Generator().manual_seed(mix_seed(seed, epoch, purpose))
 
 
-def mixed(seed: int, epoch: int, purpose: int) -> int:
-    """One seed out of three numbers, far apart for neighbours."""
+def mix_seed(seed: int, epoch: int, purpose: int) -> int:
+    """Hash three numbers to one seed."""
     return int.from_bytes(hashlib.sha256(f"{seed} {epoch} {purpose}".encode()).digest()[:7], "big")
 
 
-def augmented(images: Images, draws: Draws) -> Batch:
-    """The batch that the draws say."""
+def augment_batch(images: Images, choices: AugmentationPlan) -> Batch:
+    """Return the augmented batch of some random choices."""
     height, width = images.size
-    rows, columns = _Axis(draws.top, draws.height, height, None), _Axis(draws.left, draws.width, width, draws.flip)
-    rgb = _bilinear(images.rgb, draws.order, rows, columns) / 255
-    normals = _bilinear(images.normals, draws.order, rows, columns)
-    mirrored = torch.where(draws.flip, -1.0, 1.0)
+    rows, columns = (
+        _Axis(choices.top, choices.height, height, None),
+        _Axis(choices.left, choices.width, width, choices.flip),
+    )
+    rgb = _bilinear(images.rgb, choices.order, rows, columns) / 255
+    normals = _bilinear(images.normals, choices.order, rows, columns)
+    mirrored = torch.where(choices.flip, -1.0, 1.0)
     normals = normals * torch.stack((mirrored, torch.ones_like(mirrored), torch.ones_like(mirrored)), 1)[:, None, None]
-    depth = _real(_nearest(images.depth, draws.order, rows, columns)) / draws.scale.view(-1, 1, 1)
-    label = _nearest(images.label, draws.order, rows, columns).long()
+    depth = _to_float(_nearest(images.depth, choices.order, rows, columns)) / choices.scale.view(-1, 1, 1)
+    label = _nearest(images.label, choices.order, rows, columns).long()
     return Batch(rgb.permute(0, 3, 1, 2), label, depth.unsqueeze(1), F.normalize(normals, dim=-1).permute(0, 3, 1, 2))
 
 
-def plain(images: Images, chosen: Tensor) -> Batch:
-    """Images as they are, for evaluation."""
+def evaluation_batch(images: Images, numbers: Tensor) -> Batch:
+    """Return images without augmentation."""
     return Batch(
-        _real(images.rgb[chosen]).div(255).permute(0, 3, 1, 2),
-        images.label[chosen].long(),
-        _real(images.depth[chosen]).unsqueeze(1),
-        _real(images.normals[chosen]).permute(0, 3, 1, 2),
+        _to_float(images.rgb[numbers]).div(255).permute(0, 3, 1, 2),
+        images.label[numbers].long(),
+        _to_float(images.depth[numbers]).unsqueeze(1),
+        _to_float(images.normals[numbers]).permute(0, 3, 1, 2),
     )
 
 
-def _real(stored: Tensor) -> Tensor:
-    """As numbers to compute with."""
+def _to_float(stored: Tensor) -> Tensor:
+    """Convert stored values to the default floating-point type."""
     return stored.to(torch.get_default_dtype())
 
 
 class _Axis:
-    """Where each output row (or column) of each image comes from: (B, size) indices and the second one's share."""
+    """Source indices (B, size) of each output row or column, and the weight of the second one in the interpolation."""
 
     def __init__(self, start: Tensor, length: Tensor, size: int, flip: Tensor | None) -> None:
         out = torch.arange(size, device=start.device)
@@ -120,23 +143,23 @@ class _Axis:
         start, length = start.unsqueeze(1), length.unsqueeze(1)
         ratio = length / size
         self.nearest = start + torch.minimum((out * length) // size, length - 1)
-        place = ((out + 0.5) * ratio - 0.5).clamp_min(0)
-        first = torch.minimum(place.long(), length - 1)
+        position = ((out + 0.5) * ratio - 0.5).clamp_min(0)
+        first = torch.minimum(position.long(), length - 1)
         self.first, self.second = start + first, start + torch.minimum(first + 1, length - 1)
-        self.share = place - first
+        self.weight = position - first
 
 
-def _bilinear(source: Tensor, chosen: Tensor, rows: _Axis, columns: _Axis) -> Tensor:
-    """(N, H, W, 3) to (B, H, W, 3)."""
-    which = chosen.view(-1, 1, 1)
+def _bilinear(source: Tensor, order: Tensor, rows: _Axis, columns: _Axis) -> Tensor:
+    """Interpolate images (N, H, W, 3) to a batch (B, H, W, 3)."""
+    image = order.view(-1, 1, 1)
 
-    def along(row: Tensor) -> Tensor:
-        at = row.unsqueeze(2)
-        left, right = (_real(source[which, at, x.unsqueeze(1)]) for x in (columns.first, columns.second))
-        return torch.lerp(left, right, columns.share[:, None, :, None])
+    def interpolate_columns(row: Tensor) -> Tensor:
+        row = row.unsqueeze(2)
+        left, right = (_to_float(source[image, row, x.unsqueeze(1)]) for x in (columns.first, columns.second))
+        return torch.lerp(left, right, columns.weight[:, None, :, None])
 
-    return torch.lerp(along(rows.first), along(rows.second), rows.share[:, :, None, None])
+    return torch.lerp(interpolate_columns(rows.first), interpolate_columns(rows.second), rows.weight[:, :, None, None])
 
 
-def _nearest(source: Tensor, chosen: Tensor, rows: _Axis, columns: _Axis) -> Tensor:
-    return source[chosen.view(-1, 1, 1), rows.nearest.unsqueeze(2), columns.nearest.unsqueeze(1)]
+def _nearest(source: Tensor, order: Tensor, rows: _Axis, columns: _Axis) -> Tensor:
+    return source[order.view(-1, 1, 1), rows.nearest.unsqueeze(2), columns.nearest.unsqueeze(1)]

@@ -1,4 +1,4 @@
-"""Decoded images kept on disk: a folder of arrays beside nothing else, written whole or not at all."""
+"""Cache of decoded images on disk: one folder of arrays per data set, written atomically."""
 
 import os
 import shutil
@@ -13,17 +13,23 @@ from .arff import CACHE_VARIABLE, cache_folder
 from .images import PLANES, Images
 
 
-def cached(name: str, make: Callable[[], Images], *, keep: bool = True) -> Images:
-    """What `make` returns, from the cache if it is there; a cache that cannot be read or written is done without.
+def load_cached(name: str, make: Callable[[], Images], *, keep: bool = True) -> Images:
+    """Return cached images, or make and cache them.
 
-    Decoded images are large: an empty $COUNTERPOISE_CACHE says not to keep them.
+    A cache that cannot be read or written is ignored. Decoded images are large: set COUNTERPOISE_CACHE to an empty
+    string to disable the cache.
+
+    Args:
+        name: Name of the cache entry.
+        make: Makes the images.
+        keep: Whether to cache new images.
     """
     if os.environ.get(CACHE_VARIABLE) == "":
         return make()
     folder = cache_folder() / name
     try:
         return _load(folder)
-    except Exception:  # not there, or damaged
+    except Exception:  # missing or damaged
         images = make()
     if not keep:
         return images

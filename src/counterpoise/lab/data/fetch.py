@@ -1,4 +1,4 @@
-"""Data sets that a machine with a network can get by itself, through scikit-learn's OpenML client."""
+"""Download data sets with scikit-learn's OpenML client."""
 
 import gzip
 from pathlib import Path
@@ -9,22 +9,27 @@ from ..files import write_atomic
 from .arff import DataError, Matrix
 from .tabular import CATALOGUE, MULTI_LABEL, content_digest
 
-FETCHED = {"yeast": 4}
-"""Name on OpenML and version there."""
+FETCHABLE = {"yeast": 4}
+"""Names of the data sets and their versions on OpenML."""
 
 
 def fetch(name: str, folder: Path) -> list[Path]:
-    """Gets a data set, checks that its cells are the published ones, and writes its parts where `load` finds them."""
-    if name not in FETCHED:
-        raise DataError(f"{name!r} cannot be fetched: expected {' or '.join(FETCHED)} (counterpoise data says where)")
+    """Download a data set, check that its cells are the published ones, and write its files into the data folder.
+
+    Raises:
+        DataError: If the data set cannot be downloaded or differs from the published one.
+    """
+    if name not in FETCHABLE:
+        hint = "counterpoise data lists how to get the others"
+        raise DataError(f"{name!r} cannot be fetched: expected {' or '.join(FETCHABLE)} ({hint})")
     entry = CATALOGUE[name]
-    names, values = _from_openml(name, FETCHED[name])
-    expected, found = (sum(entry.rows), entry.attributes), values.shape
-    if found != expected or content_digest(values) != entry.digest:
+    names, values = _from_openml(name, FETCHABLE[name])
+    expected, shape = (sum(entry.rows), entry.attributes), values.shape
+    if shape != expected or content_digest(values) != entry.digest:
         raise DataError(
             f"OpenML's {name}: expected {expected[0]} rows of {expected[1]} attributes in the published order "
-            f"(digest {entry.digest[:16]}…), found {found[0]} rows of {found[1]} (digest "
-            f"{content_digest(values)[:16]}…): nothing was written; get it from {MULTI_LABEL}"
+            f"(digest {entry.digest[:16]}…), found {shape[0]} rows of {shape[1]} (digest "
+            f"{content_digest(values)[:16]}…): nothing was written; download it from {MULTI_LABEL}"
         )
     written = []
     for stem, part in zip(entry.files[0], np.split(values, [entry.rows[0]]), strict=True):
@@ -35,13 +40,13 @@ def fetch(name: str, folder: Path) -> list[Path]:
 
 
 def _from_openml(name: str, version: int) -> tuple[list[str], Matrix]:
-    """The attributes' names, and features and labels (0, 1) side by side."""
+    """Return the names of the attributes, and the features and labels (0, 1) in one matrix."""
     from sklearn.datasets import fetch_openml
 
     try:
         found = fetch_openml(name=name, version=version, as_frame=True, parser="liac-arff", cache=False, n_retries=1)
-    except Exception as error:  # no network, no server, not what was asked for: whatever the client says
-        raise DataError(f"{name}: expected it from OpenML, found {type(error).__name__} ({error})") from error
+    except Exception as error:  # the client raises different errors without a network or a server
+        raise DataError(f"{name}: cannot download it from OpenML, {type(error).__name__} ({error})") from error
     labels = found.target.astype(str).isin(["TRUE", "1"])
     cells = np.concatenate([found.data.to_numpy(dtype=np.float64), labels.to_numpy(dtype=np.float64)], 1)
     return [*found.data.columns, *found.target.columns], cells

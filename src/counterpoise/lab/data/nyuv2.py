@@ -1,9 +1,9 @@
-"""NYU Depth v2 in one zip: 1,449 labelled images at 288 × 384, packed into 57 MB.
+"""NYU Depth v2 in one zip file: 1,449 labelled images at 288 × 384 in 57 MB.
 
-`rgb/NNNN.webp` is the image. `depth8/NNNN.webp` (lossless) holds a byte b for each pixel: with m the largest depth of
-the image, depth is min((b + ½) m/255, m) metres. `label13.npy.xz` holds the labels, 0 for none and 1–13 for the
-classes. `meta.npz` has the numbers of the images to train on and to hold out, and two bounds on each m, of which the
-mean is taken. Normals are derived from depth.
+`rgb/NNNN.webp` is the image. `depth8/NNNN.webp` (lossless) has a byte b for each pixel: if m is the largest depth of
+the image, the depth is min((b + ½) m/255, m) metres. `label13.npy.xz` contains the labels: 0 for none, 1–13 for the
+classes. `meta.npz` contains the numbers of the training and the held-out images, and two bounds on each m, of which
+the mean is used. Normals are computed from depth.
 """
 
 import io
@@ -26,7 +26,6 @@ from .images import CLASSES, FARTHEST, Images
 from .normals import KINECT, normals
 
 SIZE = (288, 384)
-SHRUNK = SIZE[0] / 480  # against the camera's own 480 × 640
 IMAGES, TRAIN, HELD_OUT = 1449, 795, 654
 LEVELS = 255
 FILE = "nyuv2_288x384.zip"
@@ -42,14 +41,22 @@ def read_zip(
     images: int = IMAGES,
     workers: int | None = None,
 ) -> Images:
-    """Reads the zip, or `only` some images of it (then the split holds those among them, as positions).
+    """Read the zip file.
 
-    Pictures are decoded in threads; normals are worked out on `device`, where everything ends.
+    Args:
+        path: The zip file.
+        only: Numbers of the images to read. The split then contains their positions in this list. Default: all.
+        device: Device of the result, which also computes the normals.
+        images: Number of images in the file.
+        workers: Number of threads that decode images.
+
+    Raises:
+        DataError: If the file is damaged or incomplete.
     """
     try:
         archive = zipfile.ZipFile(path)
     except (OSError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: expected the zip of NYUv2, found {error}") from error
+        raise DataError(f"{path}: expected the zip file of NYUv2, found {error}") from error
     with archive:
         numbers = list(range(images)) if only is None else list(only)
         _check_members(archive, path, numbers)
@@ -60,51 +67,53 @@ def read_zip(
             level = np.empty((len(numbers), *SIZE), np.uint8)
             work = [(rgb, "rgb", slice(None)), (level, "depth8", 0)]
             for into, folder, channel in work:
-                for _ in pool.map(partial(_picture, archive, path, folder, channel, into), *_places(numbers)):
+                for _ in pool.map(
+                    partial(_picture, archive, path, folder, channel, into), *_positions_and_numbers(numbers)
+                ):
                     pass
             labels = label.result()
     largest = torch.tensor(meta["depth_max_lo_hi"][numbers].mean(1), dtype=torch.float32, device=device)
     depth = decode_depth(torch.from_numpy(level).to(device), largest)
-    derived = normals_of(depth, largest / LEVELS)
+    derived = nyuv2_normals(depth, largest / LEVELS)
     split = {name: _positions(meta[name], numbers) for name in ("train", "test")}
     return Images(torch.from_numpy(rgb).to(device), labels.to(device), depth, derived, split["train"], split["test"])
 
 
 def decode_depth(level: Tensor, largest: Tensor) -> Tensor:
-    """Metres from levels (N, H, W); in half precision, as they are kept."""
+    """Convert levels (N, H, W) to metres in half precision."""
     m = largest.view(-1, 1, 1)
     pieces = [torch.minimum((b.float() + 0.5) * (n / LEVELS), n).clamp(max=FARTHEST).half()
               for b, n in zip(level.split(64), m.split(64), strict=True)]  # fmt: skip
     return torch.cat(pieces) if pieces else level.half()
 
 
-def normals_of(depth: Tensor, step: Tensor | None = None) -> Tensor:
-    """Normals of NYUv2's camera in half precision, piece by piece: they are the largest part of the data."""
+def nyuv2_normals(depth: Tensor, step: Tensor | None = None) -> Tensor:
+    """Compute normals for the camera of NYUv2 in half precision, in chunks to limit memory."""
     camera = KINECT.scaled(depth.shape[1] / 480)
-    found = torch.empty((*depth.shape, 3), dtype=torch.float16, device=depth.device)
+    result = torch.empty((*depth.shape, 3), dtype=torch.float16, device=depth.device)
     for start in range(0, len(depth), 64):
         part = slice(start, start + 64)
-        found[part] = normals(depth[part], camera, None if step is None else step[part])
-    return found
+        result[part] = normals(depth[part], camera, None if step is None else step[part])
+    return result
 
 
-def _places(numbers: Sequence[int]) -> tuple[range, Sequence[int]]:
+def _positions_and_numbers(numbers: Sequence[int]) -> tuple[range, Sequence[int]]:
     return range(len(numbers)), numbers
 
 
 def _check_members(archive: zipfile.ZipFile, path: Path, numbers: Sequence[int]) -> None:
-    there = set(archive.namelist())
+    present = set(archive.namelist())
     expected = ["meta.npz", "label13.npy.xz", *(f"{f}/{n:04d}.webp" for n in numbers for f in ("rgb", "depth8"))]
-    missing = [name for name in expected if name not in there]
+    missing = [name for name in expected if name not in present]
     if missing:
         raise DataError(f"{path}: {len(missing)} of {len(expected)} members are missing, the first is {missing[0]}")
 
 
 def _read(archive: zipfile.ZipFile, path: Path, name: str, decode: Callable[[bytes], Array]) -> Array:
-    """A member, decoded; whatever is wrong with it is told with its name."""
+    """Decode a member of the archive. Errors name it."""
     try:
         return decode(archive.read(name))
-    except Exception as error:  # zipfile, zlib, lzma, numpy and Pillow each have errors of their own
+    except Exception as error:  # zipfile, zlib, lzma, numpy and Pillow raise different errors
         raise DataError(f"{path}: member {name} cannot be read ({type(error).__name__}: {error})") from error
 
 
@@ -142,18 +151,18 @@ def _meta(archive: zipfile.ZipFile, path: Path, images: int) -> dict[str, Array]
 
 
 def _labels(archive: zipfile.ZipFile, path: Path, images: int, numbers: Sequence[int]) -> Tensor:
-    """0–12, and 255 for what has no class."""
+    """Return labels: 0–12, and 255 for pixels without a class."""
     name = "label13.npy.xz"
     found = _read(archive, path, name, lambda content: np.load(io.BytesIO(lzma.decompress(content))))
     if found.shape != (images, *SIZE) or found.dtype != np.uint8:
         raise DataError(f"{path}: member {name} is {found.dtype} {found.shape}, expected uint8 {(images, *SIZE)}")
     if found.max() > len(CLASSES):
         raise DataError(f"{path}: member {name} has label {found.max()}, expected 0 to {len(CLASSES)}")
-    chosen = torch.from_numpy(found if len(numbers) == images else found[list(numbers)])
-    return chosen - 1  # as bytes: 0, no class, becomes IGNORED
+    labels = torch.from_numpy(found if len(numbers) == images else found[list(numbers)])
+    return labels - 1  # uint8 arithmetic: 0, which means no class, becomes IGNORED
 
 
-def _positions(chosen: Array, numbers: Sequence[int]) -> Tensor:
-    """Where the chosen images stand among those that were read."""
+def _positions(split: Array, numbers: Sequence[int]) -> Tensor:
+    """Return the positions of the images of a split among those that were read."""
     place = {number: position for position, number in enumerate(numbers)}
-    return torch.tensor([place[number] for number in chosen.tolist() if number in place], dtype=torch.long)
+    return torch.tensor([place[number] for number in split.tolist() if number in place], dtype=torch.long)

@@ -1,7 +1,7 @@
-"""The other two forms in which people have NYUv2, and how to pack either into the compact zip.
+"""Read the two common forms of NYUv2 and pack them into the compact zip file.
 
-The official `nyu_depth_v2_labeled.mat` (HDF5, with `splits.mat` and the class maps 894 → 40 → 13 beside it), and the
-common preprocessed folder `train|val/{image,label,depth,normal}/N.npy` at 288 × 384, whose unlabelled pixels are −1.
+These are the official `nyu_depth_v2_labeled.mat` (HDF5, next to `splits.mat` and the class maps 894 → 40 → 13), and the
+preprocessed folder `train|val/{image,label,depth,normal}/N.npy` at 288 × 384, with label −1 for unlabelled pixels.
 """
 
 import io
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from ..._files import atomic_path
 from .arff import DataError
 from .images import CLASSES, FARTHEST, IGNORED, Images
-from .nyuv2 import LEVELS, SIZE, normals_of
+from .nyuv2 import LEVELS, SIZE, nyuv2_normals
 
 Array = NDArray[Any]
 RAW_CLASSES, FORTY = 894, 40
@@ -28,7 +28,7 @@ SPLITS, MAP_40, MAP_13 = "splits.mat", "classMapping40.mat", "class13Mapping.mat
 
 
 def read_mat(path: Path, *, device: str = "cpu") -> Images:
-    """The official file; `splits.mat`, `classMapping40.mat` and `class13Mapping.mat` lie beside it."""
+    """Read the official file, next to `splits.mat`, `classMapping40.mat` and `class13Mapping.mat`."""
     try:
         import h5py
     except ModuleNotFoundError as missing:
@@ -48,21 +48,21 @@ def _images(file: Any, path: Path, device: str) -> Images:
             raise DataError(f"{path}: {name} has shape {found[name].shape}, expected {(*expected, 'width', 'height')}")
     thirteen = _class_map(path.parent)
     rgb, label, depth = [], [], []
-    for number in range(count):  # one at a time: the whole file is 3 GB; MATLAB's axes are the other way round
-        rgb.append(_shrunk(torch.from_numpy(found["images"][number]).mT.float(), "bilinear").round().byte())
-        depth.append(_shrunk(torch.from_numpy(found["depths"][number]).T.float()[None], "nearest-exact")[0])
+    for number in range(count):  # one at a time, because the file has 3 GB; MATLAB reverses the axes
+        rgb.append(_resize(torch.from_numpy(found["images"][number]).mT.float(), "bilinear").round().byte())
+        depth.append(_resize(torch.from_numpy(found["depths"][number]).T.float()[None], "nearest-exact")[0])
         raw = found["labels"][number].T.astype(np.int64)
         if raw.max() >= len(thirteen):
             raise DataError(f"{path}: labels has class {raw.max()} in image {number}, expected at most {RAW_CLASSES}")
-        label.append(_shrunk(torch.from_numpy(thirteen[raw]).float()[None], "nearest-exact")[0].byte())
+        label.append(_resize(torch.from_numpy(thirteen[raw]).float()[None], "nearest-exact")[0].byte())
     split = _splits(path.parent / SPLITS, count)
     metres = torch.stack(depth).clamp(0, FARTHEST).half().to(device)
     pictures = torch.stack(rgb).permute(0, 2, 3, 1).contiguous().to(device)
-    return Images(pictures, torch.stack(label).to(device) - 1, metres, normals_of(metres), *split)
+    return Images(pictures, torch.stack(label).to(device) - 1, metres, nyuv2_normals(metres), *split)
 
 
 def read_folder(path: Path, *, device: str = "cpu") -> Images:
-    """The preprocessed folder. Its normals are taken as they are."""
+    """Read the preprocessed folder, including its normals."""
     parts = {part: list(_numbers(path / part)) for part in ("train", "val")}
     planes: dict[str, list[Array]] = {name: [] for name in ("image", "label", "depth", "normal")}
     for part, numbers in parts.items():
@@ -81,7 +81,7 @@ def read_folder(path: Path, *, device: str = "cpu") -> Images:
 
 
 def write_zip(images: Images, path: Path, *, quality: int = 90) -> None:
-    """Packs images into the compact zip; normals are left out, and derived when it is read."""
+    """Pack images into the compact zip file. Normals are not stored, but computed when it is read."""
     if images.size != SIZE:
         raise DataError(f"{path}: images are {images.size[0]} × {images.size[1]}, expected {SIZE[0]} × {SIZE[1]}")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def _pack(images: Images, path: Path, quality: int) -> None:
                 Image.fromarray(pixels).save(buffer, "WEBP", method=4, **options)
                 archive.writestr(f"{folder}/{number:04d}.webp", buffer.getvalue())
         labels, buffer = io.BytesIO(), io.BytesIO()
-        np.save(labels, (images.label.cpu() + 1).numpy())  # as bytes: IGNORED becomes 0
+        np.save(labels, (images.label.cpu() + 1).numpy())  # uint8 arithmetic: IGNORED becomes 0
         archive.writestr("label13.npy.xz", lzma.compress(labels.getvalue()))
         bounds = largest.double().numpy()[:, None].repeat(2, 1)
         np.savez(buffer, train=images.train.numpy(), test=images.held_out.numpy(), depth_max_lo_hi=bounds)
@@ -113,7 +113,11 @@ def _pack(images: Images, path: Path, quality: int) -> None:
 
 
 def read_source(path: Path) -> Images:
-    """Either form, told apart by what `path` is."""
+    """Read either form of NYUv2.
+
+    Args:
+        path: The official file, or a folder with it or with `train` and `val`.
+    """
     if path.is_dir():
         mat = path / "nyu_depth_v2_labeled.mat"
         return read_mat(mat) if mat.exists() else read_folder(path)
@@ -133,16 +137,16 @@ def _matlab(path: Path, name: str) -> Any:
 
     try:
         content = loadmat(path)
-    except Exception as error:  # scipy has several
+    except Exception as error:  # SciPy raises different errors
         raise DataError(f"{path}: expected a MATLAB file with {name}, found {type(error).__name__}: {error}") from error
     if name not in content:
-        there = ", ".join(key for key in content if not key.startswith("__"))
-        raise DataError(f"{path}: has no {name}; found {there or 'nothing'}")
+        names = ", ".join(key for key in content if not key.startswith("__"))
+        raise DataError(f"{path}: has no {name}; found {names or 'nothing'}")
     return content[name]
 
 
 def _splits(path: Path, count: int) -> tuple[Tensor, Tensor]:
-    """MATLAB counts from 1."""
+    """Return the numbers of the training and the test images. MATLAB counts from 1."""
     train, test = (
         torch.from_numpy(_matlab(path, key).astype(np.int64).ravel()) - 1 for key in ("trainNdxs", "testNdxs")
     )
@@ -152,7 +156,7 @@ def _splits(path: Path, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _class_map(folder: Path) -> Array:
-    """The class 1–13 of each of the 894 raw ones, 0 for none."""
+    """Return the class 1–13 of each of the 894 raw classes, or 0 for none."""
     forty = _matlab(folder / MAP_40, "mapClass").astype(np.int64).ravel()
     thirteen = _matlab(folder / MAP_13, "classMapping13")
     while thirteen.dtype.names or thirteen.dtype == object:  # the first field of a struct
@@ -165,23 +169,23 @@ def _class_map(folder: Path) -> Array:
     return np.concatenate(([0], np.concatenate(([0], thirteen))[forty]))
 
 
-def _shrunk(plane: Tensor, mode: str) -> Tensor:
-    """(C, H, W) at NYUv2's usual size."""
+def _resize(plane: Tensor, mode: str) -> Tensor:
+    """Resize (C, H, W) to 288 × 384."""
     smooth = {"antialias": True, "align_corners": False} if mode == "bilinear" else {}
     return F.interpolate(plane[None], SIZE, mode=mode, **smooth)[0]
 
 
 def _numbers(folder: Path) -> Iterable[int]:
-    """The images of a part: 0, 1, … without a gap."""
-    there = sorted(int(file.stem) for file in (folder / "image").glob("*.npy") if file.stem.isdecimal())
-    if not there or there != list(range(len(there))):
-        found = f"{len(there)} up to {there[-1]}" if there else "none"
+    """Return the numbers of the images of a part, which must be 0, 1, … without a gap."""
+    numbers = sorted(int(file.stem) for file in (folder / "image").glob("*.npy") if file.stem.isdecimal())
+    if not numbers or numbers != list(range(len(numbers))):
+        found = f"{len(numbers)} up to {numbers[-1]}" if numbers else "none"
         raise DataError(f"{folder / 'image'}: expected 0.npy, 1.npy, … without a gap, found {found}")
-    return there
+    return numbers
 
 
 def _array(path: Path, channels: int) -> Array:
-    """(H, W, channels), wherever the file has its channels."""
+    """Return an array (H, W, channels) from a file with any channel layout."""
     try:
         found: Array = np.load(path)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The fixed half of NYUv2's training images, as the paper's authors drew it."""
+"""The fixed half of the training images of NYUv2 that the paper's authors used."""
 
 import random
 from collections import defaultdict
@@ -9,15 +9,18 @@ from torch import Tensor
 from .images import CLASSES, IGNORED, Images
 
 SIZE, SEED = 398, 11
-EDGES = (0.25, 0.5, 0.75)  # of the share of pixels whose depth is known
+BIN_EDGES = (0.25, 0.5, 0.75)  # of the share of pixels with known depth
 
 
-def half(images: Images, size: int = SIZE, seed: int = SEED) -> Tensor:
-    """Training images drawn from strata: majority class × bin of the share of pixels with depth.
+def half_subset(images: Images, size: int = SIZE, seed: int = SEED) -> Tensor:
+    """Draw training images from strata: majority class × bin of the share of pixels with known depth.
 
-    The paper calls the second one a depth quartile; its authors' code bins the share of valid pixels, and so does this.
-    Each stratum gets its largest-remainder share of `size`, ties by its key; Python's Random draws from the strata in
-    the order of their keys.
+    The paper calls the bin a depth quartile, but its authors' code bins the share of valid pixels, which is repeated
+    here. Each stratum gets its share of `size` by largest remainders, with ties in the order of the keys. Python's
+    Random samples the strata in the order of their keys.
+
+    Returns:
+        Sorted image numbers.
     """
     strata: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number in sorted(images.train.tolist()):
@@ -30,11 +33,11 @@ def half(images: Images, size: int = SIZE, seed: int = SEED) -> Tensor:
     for key in sorted(strata, key=lambda k: (-(exact[k] - share[k]), k))[:left]:
         share[key] += 1
     source = random.Random(seed)
-    chosen = [number for key in sorted(strata) for number in source.sample(strata[key], share[key])]
-    return torch.tensor(sorted(chosen), dtype=torch.long)
+    numbers = [number for key in sorted(strata) for number in source.sample(strata[key], share[key])]
+    return torch.tensor(sorted(numbers), dtype=torch.long)
 
 
 def _stratum(label: Tensor, depth: Tensor) -> tuple[int, int]:
     counts = torch.bincount(label[label != IGNORED].long(), minlength=len(CLASSES))
     known = float((depth > 0).float().mean())
-    return int(counts.argmax()), sum(known >= edge for edge in EDGES)
+    return int(counts.argmax()), sum(known >= edge for edge in BIN_EDGES)

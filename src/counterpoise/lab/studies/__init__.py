@@ -2,6 +2,7 @@
 
 from difflib import get_close_matches
 
+from ..errors import UsageError
 from . import (
     bpgs_sensitivity,
     heterogeneous,
@@ -59,13 +60,13 @@ def find_study(name: str) -> Study:
     """Return a study by its name.
 
     Raises:
-        ValueError: If there is no such study. The message suggests the closest name.
+        UsageError: If there is no such study. The message suggests the closest name.
     """
     if name in STUDIES:
         return STUDIES[name]
     near = get_close_matches(name.lower().replace("_", "-").replace("normaliz", "normalis"), STUDIES, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(STUDIES)}"
-    raise ValueError(f"unknown study {name!r}: {hint}")
+    raise UsageError(f"unknown study {name!r}: {hint}")
 
 
 __all__ = [

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ..engine import Recipe, Run, Schedule, Spec, recipe, spec
 from ..engine.config import freeze_options
+from ..errors import UsageError
 from .claims import Claim
 from .paper_tables import Paper
 
@@ -187,10 +188,10 @@ class Study:
         """Return the quick form of the study.
 
         Raises:
-            ValueError: If the study has none.
+            UsageError: If the study has none.
         """
         if self.quick is None:
-            raise ValueError(f"{self.name} has no quick form: select runs with --seeds, --method, --condition instead")
+            raise UsageError(f"{self.name} has no quick form: select runs with --seeds, --method, --condition instead")
         seeds, changes = self.quick.seeds, dict(self.quick.changes)
         quick = replace(self, seeds=seeds, ten_seeds=seeds, paper_seeds_only=True, **changes)
         return quick.without_paper("quick form")

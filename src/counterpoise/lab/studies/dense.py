@@ -7,6 +7,7 @@ from typing import Any
 from ..data.dense import DENSE
 from ..engine import Recipe, Schedule, recipe, spec
 from ..engine.config import freeze_options
+from ..errors import UsageError
 from .base import Condition, Study
 from .paper_tables import Paper
 
@@ -73,10 +74,10 @@ def on_synthetic_rooms(study: Study, *, small: bool = False) -> Study:
         small: Whether to use few small images and a narrow network.
 
     Raises:
-        ValueError: If the study does not use images.
+        UsageError: If the study does not use images.
     """
     if study.problem not in DENSE:
-        raise ValueError(f"{study.name} does not use images: scenes are for the studies of NYUv2")
+        raise UsageError(f"{study.name} does not use images: scenes are for the studies of NYUv2")
     if not small:
         return replace(study, problem="scenes").without_paper("on ray-cast scenes")
     conditions = tuple(replace(c, options=freeze_options(**dict(c.options), **SMALL_ROOMS)) for c in study.conditions)

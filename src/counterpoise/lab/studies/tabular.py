@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..data import CATALOGUE
-from ..data.tabular import Catalogued, training_rows
+from ..data.tabular import CatalogueEntry, training_rows
 from ..engine import Schedule, recipe, spec
 from ..engine.config import freeze_options
 from .base import Condition, QuickForm, Study
@@ -46,7 +46,7 @@ SCHEDULE = Schedule(
 )
 
 
-def batch_size(entry: Catalogued) -> int:
+def batch_size(entry: CatalogueEntry) -> int:
     """Return a batch size that gives about 10 to 40 steps per epoch."""
     rows = training_rows(entry)
     return 16 if rows < 300 else 32 if rows < 1000 else 128

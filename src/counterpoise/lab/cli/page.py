@@ -1,0 +1,32 @@
+"""The commands `counterpoise report` and `counterpoise atlas`, which write HTML pages."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..atlas import atlas as atlas_page
+from ..files import write_atomic
+from ..workflows import write_html_report
+from .terminal import print_line
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of recorded results.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the page and its files.")],
+) -> None:
+    """Write one HTML page, which opens from disk, for any set of run folders and recorded results.
+
+    The page lists folders that are missing, partial or unknown.
+    """
+    page = write_html_report(runs, out)
+    for problem in page.collected.problems[:20]:
+        print_line(f"{problem.path} ({problem.kind}: {problem.reason})", ("not used:", "yellow"))
+    index = page.files[0]
+    print_line(f"{index} ({index.stat().st_size / 2**20:.1f} MB) and {len(page.files) - 1} files beside it")
+
+
+def atlas(out: Annotated[Path, typer.Option("--out", "-o", help="Path of the page.")] = Path("atlas.html")) -> None:
+    """Write the method atlas: a page with sliders that shows how each method treats losses and gradients."""
+    write_atomic(out, atlas_page().encode())
+    print_line(f"written: {out} (open it in a browser)")

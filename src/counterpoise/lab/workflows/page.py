@@ -1,0 +1,45 @@
+"""Write the HTML page of any run folders and recorded results."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import UsageError
+from ._checks import make_writable
+
+if TYPE_CHECKING:  # pandas takes long to import
+    from ..report import CollectedRuns
+
+
+@dataclass(frozen=True)
+class Page:
+    """The written files, the page first, and the collected runs with the folders that could not be used."""
+
+    files: list[Path]
+    collected: CollectedRuns
+
+
+def write_html_report(runs: Sequence[Path], out: Path) -> Page:
+    """Write one HTML page that opens from disk, and the files that it links to.
+
+    Args:
+        runs: Folders of runs, or of recorded results. The page lists those that are missing, partial or unknown.
+        out: Folder of the page.
+
+    Raises:
+        UsageError: If a package is missing, no folder can be used, or `out` is not writable.
+    """
+    for name in ("jinja2", "plotly"):
+        if importlib.util.find_spec(name) is None:
+            raise UsageError(f"the page needs {name}: pip install 'counterpoise[lab]'")
+    from ..report import collect_runs, write_page
+
+    collected = collect_runs(runs)
+    if not collected.runs and not collected.recorded:
+        raise UsageError("; ".join(f"{problem.path}: {problem.reason}" for problem in collected.problems[:5]))
+    make_writable(out)
+    return Page(write_page(collected, out), collected)
