@@ -9,18 +9,18 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from helpers.browser import Open, overflow
-from helpers.invented import invented
+from helpers.fake_runs import fake_run
 from typer.testing import CliRunner
 
 from counterpoise.lab.cli.app import app
 from counterpoise.lab.data.visualisation import PREDICTED, TRUTH
 from counterpoise.lab.engine import Store, spec
-from counterpoise.lab.report import gather, write
-from counterpoise.lab.report.figures.spec import Drawing
+from counterpoise.lab.report import collect_runs, write_page
+from counterpoise.lab.report.figures.spec import FigureSpec
 from counterpoise.lab.report.html import ORDER
-from counterpoise.lab.report.run_collection import editions, seeds_of
+from counterpoise.lab.report.run_collection import report_variants, seeds_to_report
 from counterpoise.lab.studies import STUDIES, Study
-from counterpoise.lab.studies.dense import on_scenes
+from counterpoise.lab.studies.dense import on_synthetic_rooms
 
 EVIL = "<script>alert('x')</script>&\"<b>"
 TASKS = ("seg", "depth", "normals")
@@ -28,13 +28,13 @@ TASKS = ("seg", "depth", "normals")
 
 def finish(store: Store, study: Study, seeds: tuple[int, ...], tasks: tuple[str, ...], pictures: bool = False) -> int:
     sheets = {TRUTH: b"RIFF", PREDICTED: b"RIFF"} if pictures else {}
-    cells = [cell for cell in study.grid(seeds=seeds) if not cell.condition.asked and not cell.condition.extra]
+    cells = [cell for cell in study.grid(seeds=seeds) if not cell.condition.opt_in and not cell.condition.extra]
     for cell in cells:
-        store.finish(cell.run, *invented(cell.run, tasks), sheets)
+        store.finish(cell.run, *fake_run(cell.run, tasks), sheets)
     return len(cells)
 
 
-def blank(drawing: Drawing, path: Path) -> list[Path]:
+def blank(drawing: FigureSpec, path: Path) -> list[Path]:
     """Instead of matplotlib, which takes a second for each figure and is tested elsewhere."""
     path.parent.mkdir(parents=True, exist_ok=True)
     written = [path.with_name(f"{path.name}{suffix}") for suffix in (".png", ".pdf")]
@@ -50,19 +50,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     store = Store(root / "runs")
     finish(store, STUDIES["rescaling"], (42, 43, 44), ("a", EVIL))
     finish(store, STUDIES["scale-stress"], STUDIES["scale-stress"].seeds, ("a", "b"))
-    small = on_scenes(STUDIES["nyuv2"], small=True)
+    small = on_synthetic_rooms(STUDIES["nyuv2"], small=True)
     finish(store, small, (42, 43), TASKS, pictures=True)
     runs = [cell.run for cell in STUDIES["rescaling"].grid(seeds=[42])]
     (store.folder(runs[0]) / "history.json").write_text("[]")  # damaged
     (store.folder(runs[1]) / "result.json").unlink()  # partial
-    store.note(runs[2], {"machine": EVIL, "torch": "2", "seconds": 3.0})
+    store.write_circumstances(runs[2], {"machine": EVIL, "torch": "2", "seconds": 3.0})
     store.save_progress("rescaling", "abc", 7, 0.5)
     strange = root / "runs" / f"x{EVIL.replace('/', '')}"
     strange.mkdir()
     (strange / "notes.txt").write_text("not ours")
     out = root / "out"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("counterpoise.lab.report.figures.rendering.save", blank)
+        patch.setattr("counterpoise.lab.report.figures.render_matplotlib.save_figure", blank)
         call = CliRunner().invoke(app, ["report", str(root / "runs"), str(root / "nowhere"), "-o", str(out)])
     assert call.exit_code == 0, call.output
     return root, out
@@ -155,7 +155,7 @@ def test_it_prints_in_light_with_everything_on_paper(made: tuple[Path, Path], op
 
 
 def test_what_could_not_be_used_is_listed(made: tuple[Path, Path]) -> None:
-    found = gather([made[0] / "runs", made[0] / "nowhere"])
+    found = collect_runs([made[0] / "runs", made[0] / "nowhere"])
     kinds = sorted(problem.kind for problem in found.problems)
     assert kinds == ["damaged", "foreign", "missing", "partial", "partial"]
     assert any("history.json does not match its digest" in problem.reason for problem in found.problems)
@@ -208,31 +208,31 @@ def test_pictures_and_runs_are_on_the_page(html: str) -> None:
 def test_recorded_scores_are_shown_and_left_out_where_their_runs_are_here(
     made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("counterpoise.lab.report.figures.rendering.save", blank)
+    monkeypatch.setattr("counterpoise.lab.report.figures.render_matplotlib.save_figure", blank)
     recorded = tmp_path / "recorded"
     shutil.copytree(made[1] / "runs", recorded / "runs")
     (recorded / "runs" / "other.csv").write_text("a,b\n1,2\n")
     (recorded / "runs" / "yeast.csv").write_text("a,b\n1,2\n")
-    alone = gather([recorded])
+    alone = collect_runs([recorded])
     assert [problem.reason[:40] for problem in alone.problems] == [
         "'other' is no study: expected scores nam",
         "expected the scores of yeast, found no c",
     ]
-    (edition,) = editions(alone)
-    assert [study.name for study in edition.studies] == ["rescaling", "scale-stress"]
-    both = gather([made[0] / "runs", recorded])
-    assert [edition.how for edition in editions(both)] == ["", "quick form on small scenes"]
-    written = write(alone, tmp_path / "out")
+    (variant,) = report_variants(alone)
+    assert [study.name for study in variant.studies] == ["rescaling", "scale-stress"]
+    both = collect_runs([made[0] / "runs", recorded])
+    assert [variant.label for variant in report_variants(both)] == ["", "quick form on small scenes"]
+    written = write_page(alone, tmp_path / "out")
     assert "recorded in recorded" in written[0].read_text()
 
 
 def test_a_run_that_stands_in_two_tables_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoise.lab.report.figures.rendering.save", blank)
-    store, study = Store(tmp_path / "runs"), on_scenes(STUDIES["nyuv2"], small=True)
+    monkeypatch.setattr("counterpoise.lab.report.figures.render_matplotlib.save_figure", blank)
+    store, study = Store(tmp_path / "runs"), on_synthetic_rooms(STUDIES["nyuv2"], small=True)
     count = finish(store, study, (42, 43), TASKS)
     (own,) = [cell for cell in study.grid(seeds=[42]) if (cell.method, cell.condition.key) == ("FAMO", "beyond")]
-    store.finish(own.run, *invented(own.run, TASKS))
-    html = write(gather([tmp_path / "runs"]), tmp_path / "out")[0].read_text()
+    store.finish(own.run, *fake_run(own.run, TASKS))
+    html = write_page(collect_runs([tmp_path / "runs"]), tmp_path / "out")[0].read_text()
     assert html.count(f"{count + 1} runs") == 2  # of the page, and of its one study
     assert re.search(r"Static · beyond <span[^>]*>1 run<", html)  # the one that its table borrows
 
@@ -240,12 +240,12 @@ def test_a_run_that_stands_in_two_tables_counts_once(tmp_path: Path, monkeypatch
 def test_a_shortened_study_is_not_compared_with_the_paper(tmp_path: Path) -> None:
     store, study = Store(tmp_path), STUDIES["scale-stress"]
     for cell in study.grid(seeds=[42], epochs=2):
-        store.finish(cell.run, *invented(cell.run, ("a", "b")))
-    found = gather([tmp_path])
-    (edition,) = editions(found)
-    assert (edition.how, edition.epochs) == ("2 epochs", 2)
-    assert edition.studies[0].claims == ()
-    assert edition.left["scale-stress"] == len(list(study.grid(epochs=2))) - len(found.runs)
+        store.finish(cell.run, *fake_run(cell.run, ("a", "b")))
+    found = collect_runs([tmp_path])
+    (variant,) = report_variants(found)
+    assert (variant.label, variant.epochs) == ("2 epochs", 2)
+    assert variant.studies[0].claims == ()
+    assert variant.missing["scale-stress"] == len(list(study.grid(epochs=2))) - len(found.runs)
 
 
 @pytest.mark.parametrize(("study", "epochs"), [("scale-stress", 2), ("yeast", 2)])
@@ -255,9 +255,9 @@ def test_nor_are_recorded_scores_of_one(study: str, epochs: int, tmp_path: Path)
     for count, short in ((STUDIES[study].schedule.epochs, False), (epochs, True)):
         frame = pd.DataFrame(rows | {"epochs": [count]})
         frame.to_csv(tmp_path / "runs" / f"{study}.csv", index=False)
-        (edition,) = editions(gather([tmp_path]))
-        assert edition.how.endswith("fewer epochs") is short
-        assert bool(edition.studies[0].claims) is not short
+        (variant,) = report_variants(collect_runs([tmp_path]))
+        assert variant.label.endswith("fewer epochs") is short
+        assert bool(variant.studies[0].claims) is not short
 
 
 def test_a_run_that_no_study_has_is_foreign(tmp_path: Path) -> None:
@@ -265,9 +265,9 @@ def test_a_run_that_no_study_has_is_foreign(tmp_path: Path) -> None:
     other = replace(cell.run, model=spec("mlp", hidden=7))
     strange = replace(cell.run, study="strange")
     for run in (other, cell.run, strange):
-        Store(tmp_path).finish(run, *invented(run, ("a", "b")))
-    found = gather([tmp_path])
-    assert len(editions(found)) == 1
+        Store(tmp_path).finish(run, *fake_run(run, ("a", "b")))
+    found = collect_runs([tmp_path])
+    assert len(report_variants(found)) == 1
     reasons = " ".join(problem.reason for problem in found.problems)
     assert "not in the grid of scale-stress as it is now" in reasons
     assert "belongs to the study 'strange', which is not known here" in reasons
@@ -275,7 +275,7 @@ def test_a_run_that_no_study_has_is_foreign(tmp_path: Path) -> None:
 
 def test_seeds_are_the_papers_the_ten_and_all() -> None:
     def sets(name: str, seeds: range) -> list[tuple[int, ...]]:
-        return seeds_of(STUDIES[name], pd.DataFrame({"seed": list(seeds)}))
+        return seeds_to_report(STUDIES[name], pd.DataFrame({"seed": list(seeds)}))
 
     ten = tuple(range(42, 52))
     assert sets("rescaling", range(42, 52)) == [(42, 43, 44), ten]

@@ -18,7 +18,7 @@ TABLED = [study for study in STUDIES.values() if study.paper and not study.rates
 
 
 def written(study: Study) -> str:
-    return latex.tables(study, tables.entries(study, frame(study, noise=0.01), study.seeds), study.seeds)
+    return latex.tables(study, tables.table_entries(study, frame(study, noise=0.01), study.seeds), study.seeds)
 
 
 @pytest.mark.parametrize("study", TABLED, ids=lambda study: study.name)
@@ -36,7 +36,7 @@ def test_every_row_has_a_cell_for_each_head(study: Study) -> None:
 def test_the_best_is_bold_and_the_papers_row_is_below() -> None:
     lines = latex.tables(
         STUDIES["rescaling"],
-        tables.entries(STUDIES["rescaling"], frame(STUDIES["rescaling"]), (42, 43, 44)),
+        tables.table_entries(STUDIES["rescaling"], frame(STUDIES["rescaling"]), (42, 43, 44)),
         (42, 43, 44),
     ).splitlines()
     place = lines.index(next(line for line in lines if line.startswith("Kendall &")))
@@ -47,7 +47,7 @@ def test_the_best_is_bold_and_the_papers_row_is_below() -> None:
 
 @given(st.text(max_size=30))
 def test_any_text_is_escaped(text: str) -> None:
-    found = latex.escaped(text)
+    found = latex.escape(text)
     assert found.isascii()
     bare = re.sub(r"\\[a-z]+\{\}|\$[^$]*\$|\\[{}&%$#_]", "", found)
     assert not set(bare) & set("\\{}&%$#_~^")
@@ -58,7 +58,7 @@ def test_all_tables_compile(tmp_path: Path) -> None:
     for study in TABLED:
         (tmp_path / f"{study.name}.tex").write_text(written(study))
     names = ("a & b", "50 % of_it", "x#1 {~^}", "τ × ½, θ ÷ 10 → ℓ1 ≤ σ²")
-    odd = latex.table("Odd $names$ \\ all", ["method", *names], [[latex.escaped(n) for n in ("m", *names)]])
+    odd = latex.table("Odd $names$ \\ all", ["method", *names], [[latex.escape(n) for n in ("m", *names)]])
     (tmp_path / "odd.tex").write_text(odd)
     (tmp_path / "all.tex").write_text(latex.document([*(study.name for study in TABLED), "odd"]))
     done = subprocess.run(

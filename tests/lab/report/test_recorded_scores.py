@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers.invented import invented
+from helpers.fake_runs import fake_run
 from typer.testing import CliRunner
 
 from counterpoise.lab.cli.app import app
 from counterpoise.lab.engine import Store
-from counterpoise.lab.report import Book, write
-from counterpoise.lab.report.figures.spec import Drawing
-from counterpoise.lab.report.run_collection import Gathered, editions, gather, seeds_of
+from counterpoise.lab.report import Report, write_page
+from counterpoise.lab.report.figures.spec import FigureSpec
+from counterpoise.lab.report.run_collection import CollectedRuns, collect_runs, report_variants, seeds_to_report
 from counterpoise.lab.studies import STUDIES, Study
-from counterpoise.lab.studies.dense import on_scenes
+from counterpoise.lab.studies.dense import on_synthetic_rooms
 
 STRESS, YEAST, NYUV2 = STUDIES["scale-stress"], STUDIES["yeast"], STUDIES["nyuv2"]
 TASKS = ("seg", "depth", "normals")
@@ -27,9 +27,9 @@ def recorded(folder: Path, study: Study, epochs: int | None = None) -> None:
     """What `reproduce` leaves behind of some runs of a study at two seeds, the runs themselves left out."""
     store = Store(folder / "trained")
     for cell in islice(study.grid(seeds=(42, 43), epochs=epochs), 16):
-        history, result = invented(cell.run, TASKS)
+        history, result = fake_run(cell.run, TASKS)
         store.finish(cell.run, history, result | {"epochs": cell.run.schedule.epochs})
-    Book([study], store, seeds=(42, 43), epochs=epochs).write_texts(folder)
+    Report([study], store, seeds=(42, 43), epochs=epochs).write_texts(folder)
     shutil.rmtree(store.root)
 
 
@@ -41,10 +41,10 @@ def recorded(folder: Path, study: Study, epochs: int | None = None) -> None:
         (STRESS, 15, "15 epochs"),
         (STRESS, 25, "25 epochs"),
         (YEAST, 60, "60 epochs"),  # stopping early could have ended there
-        (on_scenes(NYUV2), None, "on ray-cast scenes"),
-        (on_scenes(NYUV2, small=True), None, "quick form on small scenes"),
-        (on_scenes(NYUV2, small=True), 120, "quick form on small scenes, 120 epochs"),
-        (STUDIES["tabular"].smaller(), 100, "quick form, 100 epochs"),
+        (on_synthetic_rooms(NYUV2), None, "on ray-cast scenes"),
+        (on_synthetic_rooms(NYUV2, small=True), None, "quick form on small scenes"),
+        (on_synthetic_rooms(NYUV2, small=True), 120, "quick form on small scenes, 120 epochs"),
+        (STUDIES["tabular"].quick_form(), 100, "quick form, 100 epochs"),
     ],
     ids=lambda value: str(getattr(value, "name", value)),
 )
@@ -52,11 +52,11 @@ def test_the_form_in_which_scores_were_made_is_kept_with_them(
     study: Study, epochs: int | None, form: str, tmp_path: Path
 ) -> None:
     recorded(tmp_path, study, epochs)
-    found = gather([tmp_path / "runs" / f"{study.name}.csv"])
+    found = collect_runs([tmp_path / "runs" / f"{study.name}.csv"])
     assert not found.problems
-    (edition,) = editions(found)
-    assert edition.how == ", ".join(filter(None, ("recorded in runs", form)))
-    (read,) = edition.studies
+    (variant,) = report_variants(found)
+    assert variant.label == ", ".join(filter(None, ("recorded in runs", form)))
+    (read,) = variant.studies
     full = STUDIES[study.name]
     said = (full.paper, full.claims, full.saturation) if not form else ({}, (), None)
     assert (read.paper, read.claims, read.saturation) == said
@@ -66,30 +66,30 @@ def test_more_epochs_than_the_schedule_has_tell_by_themselves(tmp_path: Path) ->
     rows = {"method": ["BPGS"], "condition": [STRESS.conditions[0].key], "seed": [42], "lr": [0.1], "epochs": [25]}
     (tmp_path / "runs").mkdir()
     pd.DataFrame(rows).to_csv(tmp_path / "runs" / "scale-stress.csv", index=False)
-    (edition,) = editions(gather([tmp_path]))
-    assert edition.how.endswith("more epochs")
-    assert edition.studies[0].claims == ()
+    (variant,) = report_variants(collect_runs([tmp_path]))
+    assert variant.label.endswith("more epochs")
+    assert variant.studies[0].claims == ()
 
 
 def test_what_no_run_measured_counts_as_not_run_wherever_it_is_read(tmp_path: Path) -> None:
     study, store = STUDIES["nyuv2-overhead"], Store(tmp_path)
     for cell in study.grid():
-        history, result = invented(cell.run, TASKS, epochs=12)
+        history, result = fake_run(cell.run, TASKS, epochs=12)
         result["metrics"] |= {"epoch_seconds": 1.0, "parameters": 100.0}  # a processor does not tell the memory
         store.finish(cell.run, history, result)
-    Book([study], store).write_texts(tmp_path / "report")
+    Report([study], store).write_texts(tmp_path / "report")
     for place in (tmp_path / "nyuv2-overhead", tmp_path / "report"):
-        found = gather([place])
-        (edition,) = editions(found)
-        book = Book(edition.studies, found, seeds=edition.seeds or None, recorded=edition.recorded, sets=seeds_of)
-        verdicts = {j.claim.text: j.verdict for j in book.judgements[study.name][0]}
+        found = collect_runs([place])
+        (variant,) = report_variants(found)
+        report = Report(variant.studies, found, seeds=variant.seeds or None, recorded=variant.recorded, choose_seed_sets=seeds_to_report)
+        verdicts = {j.claim.text: j.verdict for j in report.judgements[study.name][0]}
         assert verdicts["BPGS takes less than 1 % more memory than Kendall"] == "not run"
         assert verdicts["BPGS takes less than 1 % more time than Kendall"] == "holds"
-        book.write_texts(tmp_path / "again")
+        report.write_texts(tmp_path / "again")
         assert "memory" not in (tmp_path / "again" / "tables" / "nyuv2-overhead.md").read_text()
 
 
-def spoilt(folder: Path, *, row: int = 0, **cells: object) -> Gathered:
+def spoilt(folder: Path, *, row: int = 0, **cells: object) -> CollectedRuns:
     """The scores of a study with other cells in one row, beside those of another study."""
     recorded(folder, STRESS)
     path = folder / "runs" / "scale-stress.csv"
@@ -98,7 +98,7 @@ def spoilt(folder: Path, *, row: int = 0, **cells: object) -> Gathered:
         frame.loc[row, column] = value
     frame.to_csv(path, index=False)
     recorded(folder, STUDIES["normalisation"])
-    return gather([folder])
+    return collect_runs([folder])
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_one_bad_cell_costs_its_table_alone(cells: dict[str, object], kind: str,
     assert problem.path.endswith("scale-stress.csv")
     assert problem.kind == kind
     assert reason in problem.reason
-    (edition,) = editions(found)
-    assert [study.name for study in edition.studies] == ["normalisation"]
+    (variant,) = report_variants(found)
+    assert [study.name for study in variant.studies] == ["normalisation"]
 
 
 def test_an_empty_cell_of_a_score_is_a_run_without_it(tmp_path: Path) -> None:
@@ -144,30 +144,30 @@ def test_an_empty_cell_of_a_score_is_a_run_without_it(tmp_path: Path) -> None:
 def test_a_table_without_rows_is_named(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "scale-stress.csv").write_text("method,condition,seed,lr,macro\n")
-    (problem,) = gather([tmp_path]).problems
+    (problem,) = collect_runs([tmp_path]).problems
     assert (problem.kind, problem.reason) == ("partial", "has no rows")
 
 
 def test_conditions_that_look_like_numbers_are_names(tmp_path: Path) -> None:
     recorded(tmp_path, STUDIES["nyuv2-first-batch"])
-    found = gather([tmp_path])
-    (edition,) = editions(found)
-    book = Book(edition.studies, found, recorded=edition.recorded, sets=seeds_of)
-    frame = book.frames["nyuv2-first-batch"]
+    found = collect_runs([tmp_path])
+    (variant,) = report_variants(found)
+    report = Report(variant.studies, found, recorded=variant.recorded, choose_seed_sets=seeds_to_report)
+    frame = report.frames["nyuv2-first-batch"]
     assert set(frame["condition"]) == {condition.key for condition in STUDIES["nyuv2-first-batch"].conditions}
 
 
 def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
     for name in ("one", "two"):
         recorded(tmp_path / name / "report", STRESS)
-    found = gather([tmp_path / "one" / "report", tmp_path / "two" / "report"])
-    assert [edition.how for edition in editions(found)] == ["recorded in one/report", "recorded in two/report"]
+    found = collect_runs([tmp_path / "one" / "report", tmp_path / "two" / "report"])
+    assert [variant.label for variant in report_variants(found)] == ["recorded in one/report", "recorded in two/report"]
 
 
 def test_a_folder_is_looked_at_once_however_it_is_reached(tmp_path: Path) -> None:
     recorded(tmp_path, STRESS)
     (tmp_path / "around").symlink_to(tmp_path)
-    found = gather([tmp_path, tmp_path / "around", tmp_path.parent / tmp_path.name])
+    found = collect_runs([tmp_path, tmp_path / "around", tmp_path.parent / tmp_path.name])
     assert list(found.recorded) == [tmp_path]
     assert not found.problems
 
@@ -176,7 +176,7 @@ def test_other_numbers_at_the_same_place_are_another_run(tmp_path: Path) -> None
     recorded(tmp_path / "same", STRESS)
     store = Store(tmp_path / "trained")
     for cell in STRESS.grid(seeds=(42, 43)):
-        history, result = invented(cell.run, TASKS)
+        history, result = fake_run(cell.run, TASKS)
         store.finish(cell.run, history, result | {"epochs": cell.run.schedule.epochs})
     shutil.copytree(tmp_path / "same", tmp_path / "other")
     path = tmp_path / "other" / "runs" / "scale-stress.csv"
@@ -184,16 +184,16 @@ def test_other_numbers_at_the_same_place_are_another_run(tmp_path: Path) -> None
     frame.loc[0, "macro"] += 0.01
     frame.to_csv(path, index=False)
     places = [store.root, tmp_path / "same", tmp_path / "other"]
-    assert [edition.how for edition in editions(gather(places))] == ["", "recorded in other"]
+    assert [variant.label for variant in report_variants(collect_runs(places))] == ["", "recorded in other"]
 
 
 def test_recorded_scores_get_no_curves_of_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoise.lab.report.figures.rendering.save", unprinted)
+    monkeypatch.setattr("counterpoise.lab.report.figures.render_matplotlib.save_figure", unprinted)
     recorded(tmp_path / "rates", STUDIES["rescaling"])
     store = Store(tmp_path / "trained")
     for cell in STUDIES["rescaling"].grid(seeds=(44,)):
-        store.finish(cell.run, *invented(cell.run, TASKS))
-    written = write(gather([store.root, tmp_path / "rates"]), tmp_path / "page")
+        store.finish(cell.run, *fake_run(cell.run, TASKS))
+    written = write_page(collect_runs([store.root, tmp_path / "rates"]), tmp_path / "page")
     sections = re.split(r"(?=<section)", written[0].read_text())
     own, scores = (next(s for s in sections if f'id="{name}"' in s) for name in ANCHORS)
     assert "where BPGS stands in its chart" in own
@@ -202,26 +202,26 @@ def test_recorded_scores_get_no_curves_of_other_runs(tmp_path: Path, monkeypatch
 
 def test_runs_of_a_quick_form_are_known_as_such(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    for cell in islice(STUDIES["tabular"].smaller().grid(), 4):
-        store.finish(cell.run, *invented(cell.run, TASKS))
-    assert [edition.how for edition in editions(gather([tmp_path]))] == ["quick form"]
+    for cell in islice(STUDIES["tabular"].quick_form().grid(), 4):
+        store.finish(cell.run, *fake_run(cell.run, TASKS))
+    assert [variant.label for variant in report_variants(collect_runs([tmp_path]))] == ["quick form"]
 
 
 def test_a_table_that_is_nobodys_hides_no_runs(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs")
     for cell in islice(STRESS.grid(), 4):
-        store.finish(cell.run, *invented(cell.run, TASKS))
+        store.finish(cell.run, *fake_run(cell.run, TASKS))
     (store.root / "summary.csv").write_text("a,b\n1,2\n")
-    assert len(gather([tmp_path]).runs) == 4
+    assert len(collect_runs([tmp_path]).runs) == 4
 
 
 @pytest.mark.parametrize("name", ["ö", "\udcff"], ids=["letters", "bytes"])
 def test_folders_may_have_any_names(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoise.lab.report.figures.rendering.save", unprinted)
+    monkeypatch.setattr("counterpoise.lab.report.figures.render_matplotlib.save_figure", unprinted)
     places = [tmp_path / f"run-{other}" for other in ("ä", name)]
     for place in places:
         recorded(place, STRESS)
-    page, *beside = write(gather(places), tmp_path / "page")
+    page, *beside = write_page(collect_runs(places), tmp_path / "page")
     assert len(set(beside)) == len(beside)
     anchors = re.findall(r'<section class="study" id="([^"]*)"', page.read_text())
     assert len(set(anchors)) == len(anchors) == 2
@@ -239,17 +239,17 @@ def test_what_cannot_be_read_is_a_problem_and_no_end(tmp_path: Path, monkeypatch
 
     plain = Path.iterdir
     monkeypatch.setattr(Path, "iterdir", refuse)
-    found = gather([tmp_path / ("long" * 100), shut, tmp_path / "fine"])
+    found = collect_runs([tmp_path / ("long" * 100), shut, tmp_path / "fine"])
     assert [problem.reason for problem in found.problems] == ["File name too long", "cannot be read: Permission denied"]
-    assert len(editions(found)) == 1
+    assert len(report_variants(found)) == 1
 
 
-def unprinted(drawing: Drawing, path: Path) -> None:
+def unprinted(drawing: FigureSpec, path: Path) -> None:
     """Instead of matplotlib, which takes a second for each figure."""
 
 
 def test_the_page_is_made_without_what_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoise.lab.report.figures.rendering.save", unprinted)
+    monkeypatch.setattr("counterpoise.lab.report.figures.render_matplotlib.save_figure", unprinted)
     spoilt(tmp_path / "[/red]", macro="?")
     told = CliRunner().invoke(app, ["report", str(tmp_path / "[/red]"), "-o", str(tmp_path / "page")])
     assert told.exit_code == 0, told.output
@@ -262,7 +262,7 @@ def test_the_page_is_made_without_what_cannot_be_used(tmp_path: Path, monkeypatc
 def test_scores_that_are_all_missing_are_a_page_without_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("counterpoise.lab.report.figures.rendering.save", unprinted)
+    monkeypatch.setattr("counterpoise.lab.report.figures.render_matplotlib.save_figure", unprinted)
     recorded(tmp_path, STRESS)
     path = tmp_path / "runs" / "scale-stress.csv"
     pd.read_csv(path).assign(macro=None, worst=None).to_csv(path, index=False)

@@ -1,8 +1,8 @@
-"""Results → tables, figures, the claims ledger, one page. Reads from disk and knows no trainer."""
+"""Reports on finished runs: tables, figures, the claims ledger and one HTML page. Nothing here trains."""
 
-from .html import write
-from .provenance import provenance, workshop
-from .report import Book
-from .run_collection import Gathered, gather
+from .html import write_page
+from .provenance import machine_table, provenance
+from .report import Report
+from .run_collection import CollectedRuns, collect_runs
 
-__all__ = ["Book", "Gathered", "gather", "provenance", "workshop", "write"]
+__all__ = ["CollectedRuns", "Report", "collect_runs", "machine_table", "provenance", "write_page"]

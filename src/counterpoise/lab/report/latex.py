@@ -1,13 +1,13 @@
-"""Tables in LaTeX: booktabs, the best bold, the second underlined, the paper's row under ours."""
+"""LaTeX tables (booktabs): the best bold, the second underlined, the paper's row below ours."""
 
 from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
 from ..studies import Study
-from . import saturation as charts
 from .ranks import Ranking, summary
-from .tables import Entry, Standing, caption, grids, standings
+from .saturation import HEADS, format_row
+from .tables import Entry, Highlight, caption, mark_best, table_grids
 
 CHARACTERS = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
@@ -17,69 +17,59 @@ CHARACTERS = {
     "α": r"$\alpha$", "θ": r"$\theta$", "ε": r"$\varepsilon$", "τ": r"$\tau$", "ω": r"$\omega$", "σ": r"$\sigma$",
     "ς̄": r"$\bar\varsigma$", "Δ": r"$\Delta$", "ℓ": r"$\ell$", "–": "--", "…": r"\dots{}", "’": "'",
 }  # fmt: skip
-EMPHASIS: dict[Standing, str] = {"": "{}", "best": r"\textbf{{{}}}", "second": r"\underline{{{}}}"}
-FITTED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"  # never wider than the text
+EMPHASIS: dict[Highlight, str] = {"": "{}", "best": r"\textbf{{{}}}", "second": r"\underline{{{}}}"}
+FIT_TO_TEXT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+"""Scales down a table that is wider than the text."""
 
 
-def escaped(text: str) -> str:
-    """Text that LaTeX prints as it stands; a character that it has no sign for becomes a question mark."""
+def escape(text: str) -> str:
+    """Escape text for LaTeX. A character without an equivalent becomes a question mark."""
     return "".join(CHARACTERS.get(c, c if c.isascii() else "?") for c in text)
 
 
 def tables(study: Study, cells: Sequence[Entry], seeds: Sequence[int]) -> str:
     blocks = []
-    for grid in grids(study, cells):
-        ours, theirs = standings(grid), standings(grid, paper=True)
+    for grid in table_grids(study, cells):
+        our_marks, paper_marks = mark_best(grid), mark_best(grid, paper=True)
         rows = []
         for method, entries in grid.rows.items():
-            rows.append([escaped(method), *_emphasised(ours[method], (entry.ours() for entry in entries))])
+            rows.append([escape(method), *_emphasise(our_marks[method], (entry.ours() for entry in entries))])
             if any(entry.paper() for entry in entries):
-                said = _emphasised(theirs[method], (entry.paper() for entry in entries))
-                rows.append([r"\quad the paper's", *said])
+                paper = _emphasise(paper_marks[method], (entry.paper() for entry in entries))
+                rows.append([r"\quad the paper's", *paper])
         blocks.append(table(caption(study, grid, seeds), ["Method", *grid.heads], rows))
     return "\n\n".join(blocks) + "\n"
 
 
-def ranks(found: Sequence[Ranking]) -> str:
+def ranks(rankings: Sequence[Ranking]) -> str:
     blocks = []
-    for ranking in found:
+    for ranking in rankings:
         means = ranking.scores.mean()
-        rows = [[escaped(str(m)), f"{value:.2f}", f"{means[m]:.3f}"] for m, value in ranking.ranks.items()]
+        rows = [[escape(str(m)), f"{value:.2f}", f"{means[m]:.3f}"] for m, value in ranking.ranks.items()]
         heads = ["Method", "average rank", "mean score"]
         blocks.append(table(f"{ranking.part}: {summary(ranking)}", heads, rows))
     return "\n\n".join(blocks) + "\n"
 
 
 def saturation(found: pd.DataFrame) -> str:
-    rows = [[escaped(text) for text in charts.texts(row)] for _, row in found.iterrows()]
-    return table("The bounded chart of BPGS", charts.HEADS, rows) + "\n"
+    rows = [[escape(text) for text in format_row(row)] for _, row in found.iterrows()]
+    return table("Saturation of BPGS", HEADS, rows) + "\n"
 
 
-def table(said: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A floating table; captions and heads are plain text, cells LaTeX already."""
-    lines = [
-        r"\begin{table}[htbp]",
-        r"\centering",
-        rf"\caption{{{escaped(said)}.}}",
-        FITTED,
-        rf"\begin{{tabular}}{{l{'c' * (len(heads) - 1)}}}",
-        r"\toprule",
-        f"{' & '.join(map(escaped, heads))} \\\\",
-        r"\midrule",
-        *(f"{' & '.join(row)} \\\\" for row in rows),
-        r"\bottomrule",
-        r"\end{tabular}}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines)
+def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a floating table. The title and the heads are plain text, the cells LaTeX."""
+    frame = pd.DataFrame(list(rows), columns=list(map(escape, heads)))
+    tabular = frame.style.hide(axis="index").to_latex(hrules=True, column_format=f"l{'c' * (len(heads) - 1)}")
+    lines = [r"\begin{table}[htbp]", r"\centering", rf"\caption{{{escape(title)}.}}", FIT_TO_TEXT]
+    return "\n".join([*lines, f"{tabular.strip()}}}", r"\end{table}"])
 
 
 def document(parts: Sequence[str]) -> str:
-    """A document with all tables: `pdflatex all.tex`."""
+    """Return a document with all tables, for `pdflatex all.tex`."""
     lines = [r"\documentclass{article}", r"\usepackage{booktabs,graphicx}", r"\begin{document}"]
     lines += [rf"\input{{{part}.tex}}\clearpage" for part in parts]
     return "\n".join([*lines, r"\end{document}", ""])
 
 
-def _emphasised(marks: Sequence[Standing], texts: Iterable[str]) -> list[str]:
-    return [EMPHASIS[mark].format(escaped(text)) for mark, text in zip(marks, texts, strict=True)]
+def _emphasise(marks: Sequence[Highlight], texts: Iterable[str]) -> list[str]:
+    return [EMPHASIS[mark].format(escape(text)) for mark, text in zip(marks, texts, strict=True)]

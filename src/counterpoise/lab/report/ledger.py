@@ -1,4 +1,4 @@
-"""The claims ledger: what the paper says, judged on our results."""
+"""The claims ledger: each claim of the paper with our result and a verdict."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,32 +10,32 @@ from rich.table import Table
 from rich.text import Text
 
 from ..studies import Study
-from ..studies.base import RAW
-from ..studies.claims import Claim, Lookup, Part, Score, Statement, Values
-from .results import at
-from .tables import ROUNDING, spoken
+from ..studies.base import BPGS_RAW_LABEL
+from ..studies.claims import Claim, Comparison, Lookup, Score, Statement, Values
+from .bootstrap import LEVEL, bootstrap_interval
+from .markdown import markdown_table
+from .run_scores import select_seeds
+from .tables import ROUNDING, format_seeds
 
 Verdict = Literal["holds", "does not hold", "undecided", "not run"]
-RESAMPLES = 10_000
-LEVEL = 0.95  # of the intervals
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One part of a claim on our results."""
+    """One comparison of a claim, evaluated on our results."""
 
     paper: float
     ours: float
     low: float  # of the bootstrap interval over seeds
     high: float
     effect: float  # mean over standard deviation of the quantity's values at single seeds
-    margin: float  # how far from failing, in units of the quantity; negative: it fails
+    margin: float  # distance from failing, in units of the quantity; negative if it fails
     verdict: Verdict
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A claim on our results at some seeds, with BPGS as released or with its raw precisions."""
+    """A claim evaluated on our results at some seeds, for BPGS as released or with its raw precisions."""
 
     study: str
     claim: Claim
@@ -45,7 +45,7 @@ class Judgement:
 
     @property
     def decisive(self) -> Finding:
-        """The part that the verdict hangs on: a claim holds if all its parts do."""
+        """The finding that decides the verdict: a claim holds only if all its parts do."""
         order: tuple[Verdict, ...] = ("not run", "does not hold", "undecided", "holds")
         return min(self.findings, key=lambda finding: (order.index(finding.verdict), finding.margin))
 
@@ -55,28 +55,29 @@ class Judgement:
 
 
 def judge(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Judgement]:
-    """Every claim of the study at these seeds; those about BPGS in both readings."""
-    same = set(seeds) == set(study.seeds)
-    frame = at(frame, seeds)
+    """Judge every claim of the study at these seeds, and claims about BPGS for both forms of it."""
+    paper_seeds = set(seeds) == set(study.seeds)
+    frame = select_seeds(frame, seeds)
     judgements = []
     for claim in study.claims:
-        about = RAW in study.methods and any(score.method == "BPGS" for score in claim.statement.scores())
-        for reading in ("BPGS", RAW) if about else ("",):
-            statement = claim.statement.read_as("BPGS", reading or "BPGS")
-            findings = _judge(study, claim.statement, statement, frame, seeds, same)
+        about_bpgs = BPGS_RAW_LABEL in study.methods and any(
+            score.method == "BPGS" for score in claim.statement.scores()
+        )
+        for reading in ("BPGS", BPGS_RAW_LABEL) if about_bpgs else ("",):
+            statement = claim.statement.with_method("BPGS", reading or "BPGS")
+            findings = _evaluate(study, claim.statement, statement, frame, seeds, paper_seeds)
             judgements.append(Judgement(study.name, claim, reading, tuple(seeds), findings))
     return judgements
 
 
 def agreement(study: Study, frame: pd.DataFrame) -> str | None:
-    """Which form of BPGS the paper's row agrees with, at the paper's seeds; None if not all of it was run."""
+    """Say which form of BPGS agrees better with the paper's row, at its seeds; None unless both were run in full."""
     row = study.paper.get("macro", {}).get("BPGS", {})
-    chosen = at(frame, study.seeds)
-    means = chosen.groupby(["method", "condition"])["macro"].mean()
-    needed = [(method, condition) for method in ("BPGS", RAW) for condition in row]
-    if not row or RAW not in study.methods or not all(cell in means.index for cell in needed):
+    means = select_seeds(frame, study.seeds).groupby(["method", "condition"])["macro"].mean()
+    needed = [(method, condition) for method in ("BPGS", BPGS_RAW_LABEL) for condition in row]
+    if not row or BPGS_RAW_LABEL not in study.methods or not all(cell in means.index for cell in needed):
         return None
-    released, raw = (max(abs(means[m, c] - mean) for c, (mean, _) in row.items()) for m in ("BPGS", RAW))
+    released, raw = (max(abs(means[m, c] - mean) for c, (mean, _) in row.items()) for m in ("BPGS", BPGS_RAW_LABEL))
     nearer = "as released" if released < raw else "with raw ω"
     return (
         f"The paper's BPGS row differs from BPGS as released by at most {released:.3f}, "
@@ -84,30 +85,31 @@ def agreement(study: Study, frame: pd.DataFrame) -> str | None:
     )
 
 
-def _judge(
-    study: Study, said: Statement, read: Statement, frame: pd.DataFrame, seeds: Sequence[int], same: bool
+def _evaluate(
+    study: Study, claimed: Statement, statement: Statement, frame: pd.DataFrame, seeds: Sequence[int], paper_seeds: bool
 ) -> tuple[Finding, ...]:
-    values = _values(read, frame, seeds)
+    """Evaluate a statement; `claimed` is the same about BPGS as the paper has it."""
+    values = _values(statement, frame, seeds)
     findings = []
-    for part, theirs in zip(read.parts, said.parts, strict=True):
-        paper = _paper(study, theirs)
+    for part, in_paper in zip(statement.parts, claimed.parts, strict=True):
+        paper = _paper_value(study, in_paper)
         if values is None:
             findings.append(Finding(paper, np.nan, np.nan, np.nan, np.nan, 0.0, "not run"))
             continue
-        with np.errstate(divide="ignore", invalid="ignore"):  # one seed alone has no deviation
-            ours = float(part.quantity.evaluate(_means(values, np.arange(len(seeds)))))
-            # One seed of several has no spread: nothing is decided by it.
-            low, high = _interval(part, values, len(seeds)) if len(seeds) > 1 or same else (np.nan, np.nan)
-        margin, verdict = _verdict(part, ours, low, high, same)
+        with np.errstate(divide="ignore", invalid="ignore"):  # a single seed has a standard deviation of zero
+            ours = float(part.quantity.evaluate(_statistics(values, np.arange(len(seeds)))))
+            # A single seed has no interval, unless the paper used that seed alone.
+            low, high = _interval(part, values, len(seeds)) if len(seeds) > 1 or paper_seeds else (np.nan, np.nan)
+        margin, verdict = _verdict(part, ours, low, high, paper_seeds)
         findings.append(Finding(paper, ours, low, high, _effect(part, values), margin, verdict))
     return tuple(findings)
 
 
-def _verdict(part: Part, ours: float, low: float, high: float, same: bool) -> tuple[float, Verdict]:
-    """How far a part is from failing, and its verdict.
+def _verdict(part: Comparison, ours: float, low: float, high: float, paper_seeds: bool) -> tuple[float, Verdict]:
+    """Return the margin of a comparison and its verdict.
 
-    An inequality is decided when the whole interval is on one side. That a mean is a given number is a statement about
-    given seeds: at the same seeds the tolerance alone decides, at others also what chance over seeds could give.
+    An inequality is decided when the whole interval is on one side of the bound. Equality with a number of the paper is
+    decided by the tolerance at the paper's seeds, and by the tolerance and the interval at other seeds.
     """
     reach = part.tolerance + ROUNDING
     if not np.isfinite(ours):
@@ -116,8 +118,8 @@ def _verdict(part: Part, ours: float, low: float, high: float, same: bool) -> tu
         inside = {">": ours - part.bound, "<": part.bound - ours, "near": reach - abs(ours - part.bound)}
         return inside[part.relation], "undecided"
     if part.relation == "near":
-        away = abs(ours - part.bound) if same else max(low - part.bound, part.bound - high, 0.0)
-        return reach - away, "holds" if away <= reach else "does not hold"
+        distance = abs(ours - part.bound) if paper_seeds else max(low - part.bound, part.bound - high, 0.0)
+        return reach - distance, "holds" if distance <= reach else "does not hold"
     worst, best = (
         (low - part.bound, high - part.bound) if part.relation == ">" else (part.bound - high, part.bound - low)
     )
@@ -125,7 +127,7 @@ def _verdict(part: Part, ours: float, low: float, high: float, same: bool) -> tu
 
 
 def _values(statement: Statement, frame: pd.DataFrame, seeds: Sequence[int]) -> dict[Score, Values] | None:
-    """The score of every cell at every seed, in the same order: None if a run is missing, or none measured it."""
+    """Return the score of every cell at each of the seeds, or None if a run is missing or no run measured it."""
     found = {}
     for score in set(statement.scores()):
         if frame[score.metric].isna().all():
@@ -138,8 +140,8 @@ def _values(statement: Statement, frame: pd.DataFrame, seeds: Sequence[int]) -> 
     return found
 
 
-def _means(values: dict[Score, Values], chosen: np.ndarray) -> Lookup:
-    """Cells by their mean (or deviation) over the chosen seeds (…, count), the same for all: pairs stay together."""
+def _statistics(values: dict[Score, Values], chosen: np.ndarray) -> Lookup:
+    """Return a lookup of the mean (or standard deviation) of each cell over the chosen seeds (…, count)."""
 
     def lookup(score: Score) -> Values:
         drawn = values[score][chosen]
@@ -148,18 +150,12 @@ def _means(values: dict[Score, Values], chosen: np.ndarray) -> Lookup:
     return lookup
 
 
-def _interval(part: Part, values: dict[Score, Values], count: int) -> tuple[float, float]:
-    """The percentile bootstrap over seeds, with a fixed stream."""
-    chosen = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
-    found = part.quantity.evaluate(_means(values, chosen))
-    finite = found[np.isfinite(found)]
-    if not len(finite):
-        return np.nan, np.nan
-    low, high = np.percentile(finite, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
-    return float(low), float(high)
+def _interval(part: Comparison, values: dict[Score, Values], count: int) -> tuple[float, float]:
+    """Return the bootstrap interval of a quantity over seeds, all scores at the same seeds."""
+    return bootstrap_interval(lambda seeds: part.quantity.evaluate(_statistics(values, seeds)), count)
 
 
-def _effect(part: Part, values: dict[Score, Values]) -> float:
+def _effect(part: Comparison, values: dict[Score, Values]) -> float:
     if any(score.statistic == "sd" for score in part.quantity.scores()):
         return float("nan")
     single = part.quantity.evaluate(lambda score: values[score])
@@ -167,8 +163,8 @@ def _effect(part: Part, values: dict[Score, Values]) -> float:
     return float(np.mean(single)) / sd if sd > 0 else float("nan")
 
 
-def _paper(study: Study, part: Part) -> float:
-    """The paper's own value of a quantity, from its tables; of a bare number, the number."""
+def _paper_value(study: Study, part: Comparison) -> float:
+    """Return the paper's value of a quantity: the stated number, or computed from the paper's tables."""
     if part.relation == "near":
         return part.bound
 
@@ -183,39 +179,43 @@ STYLES: dict[Verdict, str] = {"holds": "green", "does not hold": "red", "undecid
 
 
 def terminal(judgements: Sequence[Sequence[Judgement]]) -> Table:
-    """Each claim with its verdict at each set of seeds, and the part of it that decides: the one nearest to failing."""
+    """Return a table of each claim with its verdict at each set of seeds, and the part of it that decides."""
     table = Table(title="Claims ledger", title_justify="left", title_style="bold", show_lines=True)
     table.add_column("claim")
     for column in judgements:
-        table.add_column(spoken(column[0].seeds), no_wrap=True)
+        table.add_column(format_seeds(column[0].seeds), no_wrap=True)
     for row in zip(*judgements, strict=True):
         claim, reading = row[0].claim, row[0].reading
         text = Text(claim.text)
-        text.append(f"\n{claim.where}{f', read as {reading}' if reading == RAW else ''}", style="dim")
-        table.add_row(text, *(_found(judgement) for judgement in row))
+        text.append(f"\n{claim.source}{f', read as {reading}' if reading == BPGS_RAW_LABEL else ''}", style="dim")
+        table.add_row(text, *(_terminal_cell(judgement) for judgement in row))
     table.caption = f"ours [{LEVEL:.0%} bootstrap interval over seeds, paired]; all parts are in ledger.csv"
     return table
 
 
-def _found(judgement: Judgement) -> Text:
+def _terminal_cell(judgement: Judgement) -> Text:
     text = Text(judgement.verdict, style=STYLES[judgement.verdict])
-    f = judgement.decisive
-    if f.verdict != "not run":
-        text.append(f"\n{_number(f.ours)} [{_number(f.low)}, {_number(f.high)}]", style="default")
-    if not np.isnan(f.paper):
-        text.append(f"\npaper {_number(f.paper)}", style="dim")
+    decisive = judgement.decisive
+    if decisive.verdict != "not run":
+        text.append(f"\n{_format_interval(decisive)}", style="default")
+    if not np.isnan(decisive.paper):
+        text.append(f"\npaper {_number(decisive.paper)}", style="dim")
     return text
+
+
+def _format_interval(finding: Finding) -> str:
+    return f"{_number(finding.ours)} [{_number(finding.low)}, {_number(finding.high)}]"
 
 
 def _number(value: float) -> str:
     return "–" if np.isnan(value) else f"{value:.3f}"
 
 
-def rows(judgements: Sequence[Judgement]) -> pd.DataFrame:
-    """The ledger as data: a row for each part of each claim."""
+def ledger_frame(judgements: Sequence[Judgement]) -> pd.DataFrame:
+    """Return the ledger as data: a row for each part of each claim."""
     return pd.DataFrame(
         [
-            {"study": j.study, "claim": j.claim.text, "where": j.claim.where, "reading": j.reading}
+            {"study": j.study, "claim": j.claim.text, "where": j.claim.source, "reading": j.reading}
             | {"seeds": " ".join(map(str, j.seeds)), "verdict": j.verdict, "part_verdict": f.verdict}
             | {"paper": f.paper, "ours": f.ours, "low": f.low, "high": f.high, "effect": f.effect}
             for j in judgements
@@ -225,12 +225,13 @@ def rows(judgements: Sequence[Judgement]) -> pd.DataFrame:
 
 
 def markdown(judgements: Sequence[Judgement]) -> str:
-    header = f"| claim | where | reading | seeds | verdict | paper | ours [{100 * LEVEL:.0f} % interval] |"
-    lines = [header, "|" + " --- |" * 7]
-    for j in judgements:
-        ours = "; ".join(f"{_number(f.ours)} [{_number(f.low)}, {_number(f.high)}]" for f in j.findings)
-        paper = "; ".join(_number(f.paper) for f in j.findings)
-        text = j.claim.text.replace("|", "\\|")  # |z| would end the cell
-        cells = (text, j.claim.where, j.reading or "–", spoken(j.seeds), f"**{j.verdict}**", paper, ours)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    heads = ["claim", "where", "reading", "seeds", "verdict", "paper", f"ours [{100 * LEVEL:.0f} % interval]"]
+    rows = []
+    for judgement in judgements:
+        ours = "; ".join(map(_format_interval, judgement.findings))
+        paper = "; ".join(_number(finding.paper) for finding in judgement.findings)
+        claim, seeds = judgement.claim, format_seeds(judgement.seeds)
+        rows.append(
+            [claim.text, claim.source, judgement.reading or "–", seeds, f"**{judgement.verdict}**", paper, ours]
+        )
+    return markdown_table(heads, rows) + "\n"

@@ -1,9 +1,9 @@
-"""How a report and its runs were made: the command, the versions, machines, dates and times."""
+"""How a report and its runs were made: command, versions, machines, dates and times."""
 
 import math
 import platform
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,11 +14,13 @@ import torch
 
 import counterpoise as cp
 
+from ..engine.archive import SUFFIX, ArchivedRun, read_archive
 from ..engine.store import read_circumstances
+from .markdown import markdown_table
 
 
 def provenance(studies: Sequence[str], options: Mapping[str, Any], quick: bool) -> str:
-    """One line each. Folders are left out of the command: they say nothing about the numbers."""
+    """Return the command, versions, machine and date as a Markdown list. Folders are omitted from the command."""
     words = ["counterpoise", "reproduce", *studies]
     for name, value in options.items():
         for one in value if isinstance(value, list) else [value]:
@@ -30,58 +32,69 @@ def provenance(studies: Sequence[str], options: Mapping[str, Any], quick: bool) 
     return (
         f"- command: `{shlex.join(words)}`\n"
         f"- versions: {versions}, Python {platform.python_version()}\n"
-        f"- on: {machine}\n"
+        f"- machine: {machine}\n"
         f"- date: {datetime.now(UTC):%Y-%m-%d}\n"
     )
 
 
-def workshop(root: Path, studies: Sequence[str]) -> str:
-    """A table of where, when and how long the runs of a folder were trained, from what was noted beside each.
+def machine_table(root: Path, studies: Sequence[str]) -> str:
+    """Return a Markdown table of where, when and how long the runs of each study were trained.
 
-    Runs of one stack share its time. Runs side by side wait for each other: their minutes add up to more than the
-    machine was busy, which is said below.
+    Runs of one batch share its time. Runs trained side by side wait for each other, so their minutes add up to more
+    than the time in which the machine was busy, which is given below the table. Runs without a complete record are
+    skipped.
+
+    Args:
+        root: a folder with the run folders of each study, or with its archive.
+        studies: their names.
     """
-    lines = ["| study | runs | on | with | when | minutes |", "| --- | ---: | --- | --- | --- | ---: |"]
-    noted = {study: [one for one in map(_noted, (root / study).glob("*")) if one is not None] for study in studies}
-    for study, runs in noted.items():
-        for where in sorted({(one.machine, one.versions) for one in runs}):
-            here = [one for one in runs if (one.machine, one.versions) == where]
-            days = sorted({f"{one.finished:%Y-%m-%d}" for one in here})
-            minutes = sum(one.seconds / one.runs for one in here) / 60
-            when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-            lines.append(f"| `{study}` | {len(here)} | {' | '.join(where)} | {when} | {minutes:.1f} |")
-    machines = {one.machine for runs in noted.values() for one in runs}
-    for machine in sorted(machines):
-        busy = _busy([one for runs in noted.values() for one in runs if one.machine == machine])
+    sessions = {study: list(filter(None, map(_session, _circumstances(root, study)))) for study in studies}
+    rows = []
+    for study, runs in sessions.items():
+        for machine, versions in sorted({(run.machine, run.versions) for run in runs}):
+            here = [run for run in runs if (run.machine, run.versions) == (machine, versions)]
+            days = sorted({f"{run.finished:%Y-%m-%d}" for run in here})
+            minutes = sum(run.seconds / run.batch for run in here) / 60
+            dates = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+            rows.append([f"`{study}`", str(len(here)), machine, versions, dates, f"{minutes:.1f}"])
+    heads = ["study", "runs", "machine", "versions", "dates", "minutes"]
+    lines = [markdown_table(heads, rows, right={1, 5})]
+    for machine in sorted({run.machine for runs in sessions.values() for run in runs}):
+        busy = _busy_seconds([run for runs in sessions.values() for run in runs if run.machine == machine])
         lines += ["", f"{machine}: busy for {busy / 60:.1f} minutes."]
     return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True)
-class Noted:
-    """How a run was made."""
+class _Session:
+    """Where and when a run was trained."""
 
     machine: str
     versions: str
     finished: datetime
     seconds: float
-    runs: int  # that share the time
+    batch: int  # the number of runs that share the time
 
 
-def _noted(folder: Path) -> Noted | None:
-    """What was noted beside a run; None where nothing was, or something else."""
-    given = read_circumstances(folder)
+def _circumstances(root: Path, study: str) -> Iterator[Mapping[str, Any]]:
+    yield from map(read_circumstances, (root / study).glob("*"))
+    archive = root / f"{study}{SUFFIX}"
+    if archive.is_file():
+        yield from (run.circumstances for run in read_archive(archive) if isinstance(run, ArchivedRun))
+
+
+def _session(recorded: Mapping[str, Any]) -> _Session | None:
     try:
-        versions = f"torch {given['torch']}, Python {given['python']}"
-        times = datetime.fromisoformat(given["finished"]), float(given["seconds"])
-        return Noted(str(given["machine"]), versions, *times, max(1, int(given.get("runs", 1))))
+        versions = f"torch {recorded['torch']}, Python {recorded['python']}"
+        times = datetime.fromisoformat(recorded["finished"]), float(recorded["seconds"])
+        return _Session(str(recorded["machine"]), versions, *times, max(1, int(recorded.get("runs", 1))))
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def _busy(noted: Sequence[Noted]) -> float:
-    """Seconds in which at least one of them was trained."""
-    ends = [(one.finished.timestamp(), one.seconds) for one in noted]
+def _busy_seconds(sessions: Sequence[_Session]) -> float:
+    """Return for how many seconds at least one run was being trained."""
+    ends = [(run.finished.timestamp(), run.seconds) for run in sessions]
     total, until = 0.0, -math.inf
     for start, end in sorted((end - seconds, end) for end, seconds in ends):
         total += max(0.0, end - max(start, until))

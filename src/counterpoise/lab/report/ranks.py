@@ -1,34 +1,34 @@
-"""Many methods on many data sets: average ranks, Friedman's test, Nemenyi's critical difference (Demšar 2006)."""
+"""Compare many methods on many data sets: average ranks, Friedman test, Nemenyi critical difference (Demšar 2006)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from rich.table import Table
 from rich.text import Text
 
 from ..studies import Study
-from .tables import fitting, ruled
+from .bootstrap import bootstrap_mean
+from .markdown import markdown_table
+from .tables import split_columns, terminal_table
 
-LEVEL = 0.05
-RESAMPLES = 10_000
+SIGNIFICANCE = 0.05
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The methods of one table by their average rank over data sets; rank 1 is best."""
+    """The methods of one table, ordered by their average rank over data sets; rank 1 is best."""
 
     part: str
-    scores: pd.DataFrame  # a row for each data set, a column for each method
+    scores: pd.DataFrame  # a row per data set, a column per method
     ranks: pd.Series  # the average rank of each method, best first
     chi2: float  # Friedman's statistic over all methods
     p: float
-    difference: float  # two average ranks that differ by less may be equal (Nemenyi, at 5 %)
+    difference: float  # the critical difference of two average ranks (Nemenyi, 5 %)
 
     def cliques(self) -> list[tuple[str, str]]:
-        """The first and the last method of each largest group without a critical difference."""
+        """Return the first and the last method of each maximal group without a critical difference."""
         names, values = list(self.ranks.index), self.ranks.to_numpy()
         found: list[tuple[int, int]] = []
         for i in range(len(names)):
@@ -39,16 +39,16 @@ class Ranking:
 
 
 def score_table(study: Study, frame: pd.DataFrame, part: str) -> pd.DataFrame:
-    """The mean macro score over folds: data sets down, methods across; only what is complete.
+    """Return the mean macro score over folds, with data sets as rows and methods as columns, without incomplete means.
 
-    A mean is complete if it has every fold of its data set that has a score at all, in whichever table: runs that
-    diverged or are missing make unlike means, and the luckiest folds would win.
+    A mean is complete if it covers every fold for which any method in any table of the study has a score. Otherwise a
+    method that diverged on hard folds would be compared on its easy ones.
     """
     data = {condition.key: condition.head for condition in study.conditions}
     scored = frame.loc[frame["macro"].notna(), ["method", "condition", "seed", "macro"]]
     scored = scored.assign(data=scored["condition"].map(data))
     folds = scored.groupby("data")["seed"].nunique()
-    keys = [condition.key for condition in study.parts()[part]]
+    keys = [condition.key for condition in study.conditions_by_part()[part]]
     groups = scored[scored["condition"].isin(keys)].groupby(["data", "method"])["macro"]
     means, counts = groups.mean().unstack(), groups.count().unstack()
     table = means.where(counts.eq(folds, axis=0))
@@ -58,9 +58,9 @@ def score_table(study: Study, frame: pd.DataFrame, part: str) -> pd.DataFrame:
 
 
 def rankings(study: Study, frame: pd.DataFrame) -> list[Ranking]:
-    """One for each table of the study that has at least three methods on two data sets."""
+    """Return a ranking for each table of the study that has at least three methods and two data sets."""
     found = []
-    for part in study.parts():
+    for part in study.conditions_by_part():
         scores = score_table(study, frame, part) if len(frame) else pd.DataFrame()
         if scores.shape[0] >= 2 and scores.shape[1] >= 3:
             found.append(rank(part, scores))
@@ -73,33 +73,33 @@ def rank(part: str, scores: pd.DataFrame) -> Ranking:
     sets, methods = scores.shape
     ranks = scores.rank(axis=1, ascending=False).mean().sort_values(kind="stable")
     chi2, p = stats.friedmanchisquare(*(scores[method] for method in scores.columns))
-    q = stats.studentized_range.ppf(1 - LEVEL, methods, np.inf) / np.sqrt(2)
+    q = stats.studentized_range.ppf(1 - SIGNIFICANCE, methods, np.inf) / np.sqrt(2)
     difference = q * np.sqrt(methods * (methods + 1) / (6 * sets))
     return Ranking(part, scores, ranks, float(chi2), float(p), float(difference))
 
 
 def comparable(found: Sequence[Ranking]) -> bool:
-    """Whether there are two tables that share data sets."""
+    """Return whether there are two tables that share data sets."""
     return len(found) == 2 and bool(set(found[0].scores.index) & set(found[1].scores.index))
 
 
 def changes(first: Ranking, second: Ranking) -> pd.DataFrame:
-    """From one table to the other: mean score and rank in both, and what the mean score loses with its 95 % interval.
+    """Compare two tables: mean scores, ranks among shared methods, and the loss of score with its 95 % interval.
 
-    The interval is a bootstrap over data sets. Ranks are taken among the methods that both tables have.
+    The interval is a percentile bootstrap over data sets.
     """
     methods = [m for m in first.scores.columns if m in second.scores.columns]
     sets = [name for name in first.scores.index if name in second.scores.index]
     before, after = first.scores.loc[sets, methods], second.scores.loc[sets, methods]
     lost = before - after
-    low, high = _interval(lost.to_numpy())
+    intervals = [bootstrap_mean(lost[method].to_numpy()) for method in methods]
     table = pd.DataFrame(
         {
             "score": before.mean(),
             "score_graded": after.mean(),
             "lost": lost.mean(),
-            "low": low,
-            "high": high,
+            "low": [low for low, _ in intervals],
+            "high": [high for _, high in intervals],
             "sets_worse": (lost > 0.01).sum(),
             "rank": before.rank(axis=1, ascending=False).mean(),
             "rank_graded": after.rank(axis=1, ascending=False).mean(),
@@ -107,13 +107,6 @@ def changes(first: Ranking, second: Ranking) -> pd.DataFrame:
         index=methods,
     )
     return table.sort_values("lost", kind="stable")
-
-
-def _interval(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    count = len(values)
-    chosen = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
-    low, high = np.percentile(values[chosen].mean(1), [2.5, 97.5], axis=0)
-    return low, high
 
 
 def summary(ranking: Ranking) -> str:
@@ -125,31 +118,32 @@ def summary(ranking: Ranking) -> str:
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """A table as it is printed."""
+class PrintedTable:
+    """A table of texts."""
 
     heads: list[str]
     rows: list[list[str]]
     title: str = ""
-    note: str = ""  # what is said of it beside its title
-    best: Sequence[Sequence[bool]] = ()  # the cells that stand out; none: no cell does
+    note: str = ""  # printed after the title
+    highlighted: Sequence[Sequence[bool]] = ()  # which cells are bold; empty: none
 
     def cells(self) -> Iterator[list[tuple[str, bool]]]:
-        """Its rows, each cell with whether it stands out."""
-        best = self.best or [[False] * len(self.heads)] * len(self.rows)
-        for row, marks in zip(self.rows, best, strict=True):
+        """Yield the rows, each cell with whether it is bold."""
+        highlighted = self.highlighted or [[False] * len(self.heads)] * len(self.rows)
+        for row, marks in zip(self.rows, highlighted, strict=True):
             yield list(zip(row, marks, strict=True))
 
 
-def sheets(found: Sequence[Ranking]) -> Iterator[Sheet]:
-    """Average ranks, the scores on each data set, and what the second table costs against the first."""
+def printed_tables(found: Sequence[Ranking]) -> Iterator[PrintedTable]:
+    """Yield tables of average ranks, of scores on each data set, and of losses from the first to the second ranking."""
     for ranking in found:
         means = ranking.scores.mean()
         rows = [[str(method), f"{value:.2f}", f"{means[method]:.3f}"] for method, value in ranking.ranks.items()]
-        yield Sheet(["method", "average rank", "mean score"], rows, ranking.part, summary(ranking))
+        yield PrintedTable(["method", "average rank", "mean score"], rows, ranking.part, summary(ranking))
         rows = [[str(name), *(f"{value:.3f}" for value in row)] for name, row in ranking.scores.iterrows()]
         best = ranking.scores.eq(ranking.scores.max(axis=1), axis=0)
-        yield Sheet(["data set", *ranking.scores.columns], rows, best=[[False, *row] for row in best.to_numpy()])
+        bold = [[False, *row] for row in best.to_numpy()]
+        yield PrintedTable(["data set", *ranking.scores.columns], rows, highlighted=bold)
     if comparable(found):
         heads = ["method", "mean score", "graded", "lost [95 % interval]", "sets that lose > 0.01"]
         rows = []
@@ -159,36 +153,34 @@ def sheets(found: Sequence[Ranking]) -> Iterator[Sheet]:
             rows.append(
                 [str(method), f"{row.score:.3f}", f"{row.score_graded:.3f}", lost, f"{row.sets_worse:.0f}", *ranks]
             )
-        yield Sheet([*heads, "rank", "rank, graded"], rows, "What graded factors cost")
+        yield PrintedTable([*heads, "rank", "rank, graded"], rows, "Loss of score under graded factors")
 
 
 def markdown(found: Sequence[Ranking]) -> str:
     blocks = []
-    for sheet in sheets(found):
-        if sheet.title:
-            blocks.append(f"**{sheet.title}**{f': {sheet.note}' if sheet.note else ''}")
-        lines = [f"| {' | '.join(sheet.heads)} |", "|" + " --- |" * len(sheet.heads)]
-        for row in sheet.cells():
-            lines.append(f"| {' | '.join(f'**{text}**' if best else text for text, best in row)} |")
-        blocks.append("\n".join(lines))
+    for printed in printed_tables(found):
+        if printed.title:
+            blocks.append(f"**{printed.title}**{f': {printed.note}' if printed.note else ''}")
+        rows = [[f"**{text}**" if bold else text for text, bold in row] for row in printed.cells()]
+        blocks.append(markdown_table(printed.heads, rows))
     return "\n\n".join(blocks) + "\n"
 
 
 def terminal(found: Sequence[Ranking], width: int = 80) -> Iterator[Text | Table]:
-    """The same no wider than `width`: a wide table as several."""
-    for sheet in sheets(found):
-        if sheet.title:
-            yield Text.assemble((sheet.title, "bold"), f": {sheet.note}" if sheet.note else "")
-        widths = [max(map(len, column)) for column in zip(sheet.heads, *sheet.rows, strict=True)]
-        for part in fitting(widths[1:], width - widths[0]):
-            table = ruled(sheet.heads[1:][part])
-            for name, *rest in sheet.cells():
-                table.add_row(Text(name[0]), *(Text(text, "bold" if best else "") for text, best in rest[part]))
+    """Yield Rich tables no wider than `width`; a wide table is split into several."""
+    for printed in printed_tables(found):
+        if printed.title:
+            yield Text.assemble((printed.title, "bold"), f": {printed.note}" if printed.note else "")
+        widths = [max(map(len, column)) for column in zip(printed.heads, *printed.rows, strict=True)]
+        for part in split_columns(widths[1:], width - widths[0]):
+            table = terminal_table(printed.heads[1:][part])
+            for name, *rest in printed.cells():
+                table.add_row(Text(name[0]), *(Text(text, "bold" if bold else "") for text, bold in rest[part]))
             yield table
 
 
 def csv(found: Sequence[Ranking]) -> str:
-    """A row for each data set and method of each table."""
+    """Return a row per table, data set and method."""
     parts = []
     for ranking in found:
         long = ranking.scores.rename_axis("data").reset_index().melt("data", var_name="method", value_name="score")

@@ -1,19 +1,31 @@
-"""Recorded scores: the table of a study's runs as a book writes it, read and checked before anything is made of it."""
+"""Read and validate recorded scores: the table of a study's runs as a report writes it, possibly compressed."""
 
 from pathlib import Path
 
 import pandas as pd
 
-from ..metrics.dense import UP
+from ..engine.archive import READ_ERRORS
+from ..metrics.dense import HIGHER_IS_BETTER
 from ..studies import Study
-from .results import COLUMNS
+from .run_scores import COLUMNS
 
 PLACE = ["method", "condition", "seed", "lr"]
-"""Where a run stands: what a table has one row for."""
+"""The columns that identify a run."""
+PATTERN = "*.csv*"
+SUFFIXES = (".csv", ".csv.gz", ".csv.xz")
+
+
+def is_score_table(path: Path) -> bool:
+    return path.name.endswith(SUFFIXES)
+
+
+def study_name(path: Path) -> str:
+    """Return the study that a table of scores is named after."""
+    return path.name.partition(".")[0]
 
 
 class ScoresError(ValueError):
-    """A table that cannot be used: what kind of trouble it is, and the reason."""
+    """Raised for a table that cannot be used; `kind` is that of a `Problem`."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
@@ -21,27 +33,31 @@ class ScoresError(ValueError):
 
 
 def read_scores(path: Path, study: Study) -> pd.DataFrame:
-    """The scores of a study's runs; every column that a report looks at is there, and holds numbers."""
+    """Return the scores of a study's runs, with every column that a report uses, as numbers.
+
+    Raises:
+        ScoresError: if the file is damaged, or is not a table of this study's scores.
+    """
     try:
         frame = pd.read_csv(path, dtype=dict.fromkeys(("method", "condition", "form"), "str"))
-    except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
+    except READ_ERRORS as error:  # includes the errors of pandas, which are ValueErrors
         raise ScoresError("damaged", str(error)) from error
     _check_place(frame, study)
-    wanted = [*COLUMNS[2:], *study.metrics, *study.further]
-    for column in [name for name in frame if name in (*wanted, *UP)]:
-        frame[column] = _numbers(frame[column], needed=column in PLACE)
-    for column in wanted:
+    expected_columns = [*COLUMNS[2:], *study.metrics, *study.further_metrics]
+    for column in [name for name in frame if name in (*expected_columns, *HIGHER_IS_BETTER)]:
+        frame[column] = _to_numbers(frame[column], required=column in PLACE)
+    for column in expected_columns:
         if column not in frame:
             frame[column] = float("nan")
-    strange = frame["seed"][(frame["seed"] % 1 != 0) | (frame["seed"] < 0) | (frame["seed"] >= 2**63)]
-    if len(strange):
-        raise _bad_cell(strange, "a whole number from 0 on")
+    invalid = frame["seed"][(frame["seed"] % 1 != 0) | (frame["seed"] < 0) | (frame["seed"] >= 2**63)]
+    if len(invalid):
+        raise _bad_cell(invalid, "a non-negative integer")
     frame["seed"] = frame["seed"].astype("int64")
-    again = frame[frame.duplicated(PLACE if study.rates else PLACE[:-1])]
-    if len(again):
-        method, condition, seed, _ = again[PLACE].iloc[0]
-        first = f"the first in line {_line(again)} ({method}, {condition}, seed {seed})"
-        raise ScoresError("damaged", f"rows of runs that have one already: {len(again)}, {first}")
+    duplicates = frame[frame.duplicated(PLACE if study.rates else PLACE[:-1])]
+    if len(duplicates):
+        method, condition, seed, _ = duplicates[PLACE].iloc[0]
+        first = f"the first in line {_line(duplicates)} ({method}, {condition}, seed {seed})"
+        raise ScoresError("damaged", f"{len(duplicates)} duplicate rows, {first}")
     return frame
 
 
@@ -52,16 +68,15 @@ def _check_place(frame: pd.DataFrame, study: Study) -> None:
     if not len(frame):
         raise ScoresError("partial", "has no rows")
     for column, known in (("method", set(study.methods)), ("condition", {c.key for c in study.conditions})):
-        strange = sorted(set(frame[column].fillna("")) - known)
-        if strange:
-            what = f"{column}s that the study has not: {strange}"
-            raise ScoresError("foreign", f"expected the scores of {study.name}, found {what}")
+        unknown = sorted(set(frame[column].fillna("")) - known)
+        if unknown:
+            raise ScoresError("foreign", f"expected the scores of {study.name}, found unknown {column}s: {unknown}")
 
 
-def _numbers(cells: pd.Series, *, needed: bool) -> pd.Series:
-    """Cells as numbers, NaN where one is empty; what is neither is an error."""
+def _to_numbers(cells: pd.Series, *, required: bool) -> pd.Series:
+    """Convert cells to numbers, empty ones to NaN. Raise a `ScoresError` for anything else."""
     found = pd.to_numeric(cells, errors="coerce").astype("float64")
-    bad = cells[(found.isna() & (needed | cells.notna())) | found.abs().eq(float("inf"))]
+    bad = cells[(found.isna() & (required | cells.notna())) | found.abs().eq(float("inf"))]
     if len(bad):
         raise _bad_cell(bad, "a number")
     return found
@@ -73,17 +88,17 @@ def _bad_cell(bad: pd.Series, expected: str) -> ScoresError:
 
 
 def _line(rows: pd.DataFrame | pd.Series) -> int:
-    """Of the file: the first has the names of the columns."""
+    """Return the line of the file that holds the first of these rows; line 1 is the header."""
     return int(rows.index[0]) + 2
 
 
-def written_form(frame: pd.DataFrame) -> str:
-    """In what the runs differ from their study's full form, as it was written beside them."""
+def recorded_form(frame: pd.DataFrame) -> str:
+    """Return how the runs differ from the full form of their study, if the table says so; otherwise ""."""
     return ", ".join(frame["form"].dropna().unique()) if "form" in frame else ""
 
 
-def told_by_epochs(study: Study, frame: pd.DataFrame) -> str:
-    """Whether some run had fewer or more epochs than its schedule allows: then nothing need be written to tell."""
+def form_from_epochs(study: Study, frame: pd.DataFrame) -> str:
+    """Return "fewer epochs" or "more epochs" if the schedule rules out the epochs of some run; otherwise ""."""
     bounds = {}
     for cell in study.grid(seeds=study.seeds[:1]):
         schedule = cell.run.schedule

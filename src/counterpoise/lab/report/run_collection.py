@@ -1,27 +1,25 @@
-"""What lies in some folders: finished runs, recorded scores, and everything that is neither, with the reason.
+"""Collect finished runs and recorded scores from folders and archives.
 
-Nothing is changed and nothing is fatal: a folder that is missing, partial, damaged or not ours is a `Problem`.
+Nothing on disk is changed and nothing is fatal: whatever is missing, partial, damaged or foreign becomes a `Problem`.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from ..data.dense import DENSE
 from ..engine import Run
-from ..engine.config import parse
-from ..engine.store import CHECKPOINT, DESCRIPTION, HISTORY, PROGRESS, RESULT, read_circumstances, read_folder
-from ..studies import STUDIES, Cell, Study
-from ..studies.dense import on_scenes
-from .recorded_scores import ScoresError, read_scores, told_by_epochs, written_form
-from .results import COLUMNS, collect
+from ..engine.archive import READ_ERRORS, SUFFIX, ArchivedRun, RunFolder, read_archive
+from ..engine.config import parse_run
+from ..engine.store import CHECKPOINT, DESCRIPTION, PROGRESS, RESULT
+from ..studies import STUDIES
+from .recorded_scores import PATTERN, ScoresError, is_score_table, read_scores, study_name
 
-REPORT = "report"  # where `reproduce` writes its own tables: no runs
+REPORT = "report"
+"""The folder that `reproduce` writes its tables to. It holds no runs."""
 
 
 @dataclass(frozen=True)
@@ -34,267 +32,164 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Found:
-    """A finished run."""
+class FinishedRun:
+    """A finished run: its description, the folder or archive that holds it, and its content."""
 
     run: Run
-    folder: Path
-    result: dict[str, Any]
+    source: Path
+    content: RunFolder | ArchivedRun
 
-    @cached_property
+    @property
+    def result(self) -> dict[str, Any]:
+        return self.content.result
+
+    @property
     def circumstances(self) -> dict[str, Any]:
-        """When, where and with what it was made; empty where that was not noted."""
-        return read_circumstances(self.folder)
+        """When, where and with which versions it was trained; empty if that was not recorded."""
+        return self.content.circumstances
 
     def picture(self, name: str) -> bytes | None:
-        path = self.folder / name
-        return path.read_bytes() if path.is_file() else None
+        return self.content.picture(name)
 
 
 @dataclass
-class Gathered:
-    """All that was found; finished runs can be looked up as in a store."""
+class CollectedRuns:
+    """All runs and scores that were found. Results are looked up by run, as in a store."""
 
-    places: list[str] = field(default_factory=list)
-    runs: dict[str, Found] = field(default_factory=dict)
+    sources: list[str] = field(default_factory=list)
+    runs: dict[str, FinishedRun] = field(default_factory=dict)
     recorded: dict[Path, dict[str, pd.DataFrame]] = field(default_factory=dict)  # by folder and study
     problems: list[Problem] = field(default_factory=list)
-    ours: dict[Path, bool] = field(default_factory=dict)
-    """Folders, and whether anything of ours was in them: one may be named twice, or linked to from within itself."""
+    visited: dict[Path, bool] = field(default_factory=dict)
+    """Resolved folders, and whether each holds runs or scores. Prevents reading a folder twice and symlink loops."""
 
     def result(self, run: Run) -> dict[str, Any] | None:
-        found = self.runs.get(run.key)
-        return None if found is None else found.result
+        finished = self.runs.get(run.key)
+        return None if finished is None else finished.result
 
     def history(self, run: Run) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = json.loads((self.runs[run.key].folder / HISTORY).read_text())
-        return rows
+        return self.runs[run.key].content.history()
 
-    def note(self, path: Path, kind: str, reason: str) -> None:
+    def add_problem(self, path: Path | str, kind: str, reason: str) -> None:
         self.problems.append(Problem(str(path), kind, reason))
 
 
-def gather(places: Iterable[Path]) -> Gathered:
-    """Looks through folders of runs, single run folders, folders of recorded results and their tables of scores."""
-    gathered = Gathered()
-    for place in places:
-        gathered.places.append(str(place))
+def collect_runs(sources: Iterable[Path]) -> CollectedRuns:
+    """Search folders of runs, single run folders, archives, folders of recorded scores and single score tables."""
+    collected = CollectedRuns()
+    for source in sources:
+        collected.sources.append(str(source))
         try:
-            if not place.exists():
-                gathered.note(place, "missing", "there is no such folder")
-            elif place.is_file():
-                _recorded(gathered, [place], place.resolve().parent)
+            if not source.exists():
+                collected.add_problem(source, "missing", "no such file or folder")
+            elif source.name.endswith(SUFFIX):
+                _add_archive(collected, source)
+            elif source.is_file():
+                _add_score_tables(collected, [source], source.resolve().parent)
             else:
-                _folder(gathered, place, top=True)
-        except OSError as error:  # a name that no file system takes
-            gathered.note(place, "missing", str(error.strerror))
-    return gathered
+                _add_folder(collected, source, top=True)
+        except OSError as error:  # for example a name that is too long for the file system
+            collected.add_problem(source, "missing", str(error.strerror))
+    return collected
 
 
-def _folder(gathered: Gathered, folder: Path, *, top: bool = False) -> bool:
-    """Whether anything of ours was in it."""
+def _add_folder(collected: CollectedRuns, folder: Path, *, top: bool = False) -> bool:
+    """Search a folder once. Return whether it holds runs or scores."""
     place = folder.resolve()
-    if place not in gathered.ours:
-        gathered.ours[place] = True  # for what links back to it
+    if place not in collected.visited:
+        collected.visited[place] = True  # a link back to this folder is not foreign
         try:
-            gathered.ours[place] = _looked_through(gathered, folder, top)
+            collected.visited[place] = _search_folder(collected, folder, top)
         except OSError as error:
-            gathered.note(folder, "damaged", f"cannot be read: {error.strerror}")
-    return gathered.ours[place]
+            collected.add_problem(folder, "damaged", f"cannot be read: {error.strerror}")
+    return collected.visited[place]
 
 
-def _looked_through(gathered: Gathered, folder: Path, top: bool) -> bool:
+def _search_folder(collected: CollectedRuns, folder: Path, top: bool) -> bool:
     if (folder / DESCRIPTION).is_file() or (folder / RESULT).is_file():
-        _run(gathered, folder)
+        _add_run_folder(collected, folder)
         return True
     if (folder / CHECKPOINT).is_file() or (folder / PROGRESS).is_file():
-        gathered.note(folder, "partial", f"still being trained, or stopped: {_progress(folder)}")
+        collected.add_problem(folder, "partial", f"training has not finished: {_progress(folder)}")
         return True
-    tables = sorted((folder / "runs").glob("*.csv"))
-    if not any(table.stem in STUDIES for table in tables):
-        tables = []  # a folder called "runs", and not what a book writes
+    tables = sorted(path for path in (folder / "runs").glob(PATTERN) if is_score_table(path))
+    if not any(study_name(table) in STUDIES for table in tables):
+        tables = []  # a folder that happens to be called "runs"
     if tables:
-        _recorded(gathered, tables, folder)
-    skipped = {REPORT} | ({"runs", "tables", "figures"} if tables else set())
+        _add_score_tables(collected, tables, folder)
+    archives = sorted(folder.glob(f"*{SUFFIX}"))
+    for archive in archives:
+        _add_archive(collected, archive)
+    skipped = {REPORT} | ({"runs", "tables", "figures"} if tables or archives else set())
     inner = [c for c in sorted(folder.iterdir()) if c.is_dir() and c.name not in skipped and c.name[0] != "."]
-    strangers = [child for child in inner if not _folder(gathered, child)]
-    ours = bool(tables) or len(strangers) < len(inner)
-    if ours:
-        for child in strangers:
-            gathered.note(child, "foreign", "no run of Counterpoise and no recorded scores")
+    foreign = [child for child in inner if not _add_folder(collected, child)]
+    holds_runs = bool(tables) or bool(archives) or len(foreign) < len(inner)
+    if holds_runs:
+        for child in foreign:
+            collected.add_problem(child, "foreign", "contains no run of Counterpoise and no recorded scores")
     elif top:
-        gathered.note(folder, "foreign", "no run of Counterpoise and no recorded scores (runs/*.csv) in it")
-    return ours
+        reason = "contains no run of Counterpoise and no recorded scores (runs/*.csv)"
+        collected.add_problem(folder, "foreign", reason)
+    return holds_runs
 
 
 def _progress(folder: Path) -> str:
     try:
         return f"{json.loads((folder / PROGRESS).read_text())['epoch']} epochs so far"
     except (OSError, ValueError, KeyError, TypeError):
-        return "how far it came is not known"
+        return "its progress is unknown"
 
 
-def _run(gathered: Gathered, folder: Path) -> None:
+def _add_run_folder(collected: CollectedRuns, folder: Path) -> None:
     if not (folder / RESULT).is_file():
-        gathered.note(folder, "partial", f"has no {RESULT}: the run did not end")
+        collected.add_problem(folder, "partial", f"has no {RESULT}: the run did not finish")
         return
     try:
-        text, result = read_folder(folder)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        gathered.note(folder, "damaged", _words(error))
+        content = RunFolder.read(folder)
+    except READ_ERRORS as error:
+        collected.add_problem(folder, "damaged", _format_error(error))
         return
+    _add_run(collected, folder, content)
+
+
+def _add_archive(collected: CollectedRuns, archive: Path) -> None:
+    place = archive.resolve()
+    if place in collected.visited:
+        return
+    collected.visited[place] = True
+    for content in read_archive(archive):
+        if isinstance(content, ArchivedRun):
+            _add_run(collected, archive, content)
+        else:
+            collected.add_problem(f"{archive}, line {content.number}", "damaged", content.reason)
+
+
+def _add_run(collected: CollectedRuns, source: Path, content: RunFolder | ArchivedRun) -> None:
     try:
-        run = parse(text)
+        run = parse_run(content.description)
     except ValueError as error:
-        gathered.note(folder, "foreign", str(error))
+        collected.add_problem(source, "foreign", str(error))
         return
-    if run.key in gathered.runs:
+    if run.key in collected.runs:
         return  # the same run in two places
     if run.study not in STUDIES:
-        gathered.note(folder, "foreign", f"belongs to the study {run.study!r}, which is not known here")
+        collected.add_problem(source, "foreign", f"belongs to the unknown study {run.study!r}")
         return
-    gathered.runs[run.key] = Found(run, folder, result)
+    collected.runs[run.key] = FinishedRun(run, source, content)
 
 
-def _words(error: Exception) -> str:
+def _format_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if isinstance(error, KeyError | TypeError) else str(error)
 
 
-def _recorded(gathered: Gathered, tables: Iterable[Path], folder: Path) -> None:
-    """Scores of runs as a book writes them, a file for each study."""
+def _add_score_tables(collected: CollectedRuns, tables: Iterable[Path], folder: Path) -> None:
+    """Read the scores of runs as a report writes them, one file per study."""
     for path in tables:
-        study = STUDIES.get(path.stem)
+        study = STUDIES.get(study_name(path))
         if study is None:
-            gathered.note(path, "foreign", f"{path.stem!r} is no study: expected scores named after one")
+            collected.add_problem(path, "foreign", f"{study_name(path)!r} is not a study: name the file after one")
             continue
         try:
-            gathered.recorded.setdefault(folder, {})[study.name] = read_scores(path, study)
+            collected.recorded.setdefault(folder, {})[study.name] = read_scores(path, study)
         except ScoresError as error:
-            gathered.note(path, error.kind, str(error))
-
-
-@dataclass(frozen=True)
-class Edition:
-    """Studies whose runs were made alike: on one device, in full or smaller, or read from recorded scores."""
-
-    studies: tuple[Study, ...]
-    how: str  # "" for the full form
-    device: str = ""
-    epochs: int | None = None
-    recorded: Mapping[str, pd.DataFrame] | None = None
-    cells: Mapping[str, tuple[Cell, ...]] = field(default_factory=dict)  # of each study, those that were run
-    left: Mapping[str, int] = field(default_factory=dict)  # of each study, how many usual ones were not
-
-    @property
-    def seeds(self) -> list[int]:
-        return sorted({cell.run.seed for cells in self.cells.values() for cell in cells})
-
-
-def editions(gathered: Gathered) -> list[Edition]:
-    """Every run at its place in a study, in the order of the studies; runs that have no place become problems."""
-    by_study: dict[str, dict[str, Found]] = {}
-    for key, found in gathered.runs.items():
-        by_study.setdefault(found.run.study, {})[key] = found
-    groups: dict[tuple[str, str, int | None], list[tuple[Study, tuple[Cell, ...], int]]] = {}
-    for name, study in STUDIES.items():
-        left = by_study.get(name, {})
-        for epochs in (None, *sorted({found.run.schedule.epochs for found in left.values()})):
-            for form in _forms(study):
-                for device in sorted({found.run.device for found in left.values()}):
-                    left = _placed(groups, left, form.trained_for(epochs), device, epochs)
-        for found in left.values():
-            gathered.note(found.folder, "foreign", f"{found.run} is not in the grid of {name} as it is now")
-            del gathered.runs[found.run.key]
-    made = [
-        Edition(
-            tuple(study for study, _, _ in group),
-            ", ".join(filter(None, (form, device if device != "cpu" else ""))),
-            device,
-            epochs,
-            cells={study.name: cells for study, cells, _ in group},
-            left={study.name: count for study, _, count in group},
-        )
-        for (form, device, epochs), group in groups.items()
-    ]
-    return made + _written(gathered, made)
-
-
-def _forms(study: Study) -> Iterator[Study]:
-    """A study in full, and in the smaller forms that it can be run in."""
-    yield study
-    if study.quick:
-        yield study.smaller()
-    if study.problem in DENSE:
-        yield on_scenes(study)
-        yield on_scenes(study, small=True)
-
-
-def _placed(
-    groups: dict[tuple[str, str, int | None], list[tuple[Study, tuple[Cell, ...], int]]],
-    left: dict[str, Found],
-    study: Study,
-    device: str,
-    epochs: int | None,
-) -> dict[str, Found]:
-    """Takes the runs that stand in this form of the study; returns the others."""
-    seeds = sorted({found.run.seed for found in left.values()})
-    cells = list(study.grid(seeds=seeds, epochs=epochs, device=device)) if seeds else []
-    here = tuple(cell for cell in cells if cell.run.key in left)
-    if not here:
-        return left
-    usual = [cell for cell in study.grid(epochs=epochs, device=device) if not cell.condition.asked]
-    missing = len({cell.run.key for cell in usual} - left.keys())
-    groups.setdefault((study.form, device, epochs), []).append((study, here, missing))
-    taken = {cell.run.key for cell in here}
-    return {key: found for key, found in left.items() if key not in taken}
-
-
-def _written(gathered: Gathered, made: list[Edition]) -> list[Edition]:
-    """Recorded scores, but for those whose runs are all here."""
-    here: dict[str, set[tuple[str, ...]]] = {}
-    for edition in made:
-        for study in edition.studies:
-            frame = collect(study, gathered, seeds=edition.seeds, epochs=edition.epochs, device=edition.device)
-            here.setdefault(study.name, set()).update(_scores(study, frame))
-    found, called = [], _called(gathered.recorded)
-    for folder, frames in gathered.recorded.items():
-        forms: dict[str, list[Study]] = {}
-        for name, study in STUDIES.items():
-            if name not in frames:
-                continue
-            if set(_scores(study, frames[name])) - here.get(name, set()):
-                form = written_form(frames[name]) or told_by_epochs(study, frames[name])
-                forms.setdefault(form, []).append(study.unjudged(form) if form else study)
-        for form, studies in forms.items():
-            how = f"recorded in {called[folder]}{f', {form}' if form else ''}"
-            found.append(Edition(tuple(studies), how, recorded={study.name: frames[study.name] for study in studies}))
-    return found
-
-
-def _scores(study: Study, frame: pd.DataFrame) -> Iterator[tuple[str, ...]]:
-    """Each run with its scores as a book writes them: other numbers at the same place are those of another run."""
-    relative = ("delta_m", "delta_m_percent")  # to whatever else is in the table
-    columns = [name for name in (*COLUMNS, *study.metrics) if name not in relative]
-    for method, condition, *numbers in frame[columns].itertuples(index=False, name=None):
-        yield method, condition, *("" if pd.isna(number) else f"{number:.9g}" for number in numbers)
-
-
-def _called(folders: Iterable[Path]) -> dict[Path, str]:
-    """Each folder by as many of its last names as tell it from the others."""
-    whole, found = {folder: folder.resolve().parts for folder in folders}, {}
-    for folder, parts in whole.items():
-        count = 1
-        while sum(other[-count:] == parts[-count:] for other in whole.values()) > 1 and count < len(parts):
-            count += 1
-        found[folder] = "/".join(parts[-count:])
-    return found
-
-
-def seeds_of(study: Study, frame: pd.DataFrame) -> list[tuple[int, ...]]:
-    """At which seeds a study is reported: the paper's, the ten, and all that are here if they are more."""
-    here = {int(seed) for seed in frame["seed"]}
-    sets = [study.seeds] if study.brief else [study.seeds, study.ten]
-    whole = [s for s in dict.fromkeys(sets) if set(s) <= here]
-    if not whole or here - set().union(*whole):
-        whole.append(tuple(sorted(here)))
-    return whole
+            collected.add_problem(path, error.kind, str(error))

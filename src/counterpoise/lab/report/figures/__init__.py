@@ -1,1 +1,1 @@
-"""Figures: what is drawn, and how it is rendered."""
+"""Figures: specifications of what they show, and two renderers."""

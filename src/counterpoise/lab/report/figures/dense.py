@@ -1,39 +1,39 @@
-"""The figures of dense prediction: validation curves, scores side by side, Δ_M."""
+"""Figures of the dense prediction studies: validation curves, scores, Δ_M."""
 
 from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 
-from ...metrics.dense import UP
+from ...metrics.dense import HIGHER_IS_BETTER
 from ...studies import Condition, Study
-from ..tables import NAMES, number
-from .spec import Axis, Bars, Cells, Dots, Drawing, Look, Mark, Panel, Rule
-from .style import look
-from .training import heading, metric_panel, present, titled
+from ..tables import METRIC_NAMES, format_number
+from .spec import TEXT_COLOUR, Axis, Bars, FigureSpec, Heatmap, Mark, MarkStyle, Panel, Points, ReferenceLine
+from .style import method_style
+from .training import condition_title, metric_panel, styles_of_run_methods, with_seeds
 
 CURVES = ("miou", "abs_rel", "angle", "total_loss")
-PAPERS = "the paper's mean"
+PAPER_LABEL = "the paper's mean"
 
 
-def curves(title: str, found: pd.DataFrame, looks: Mapping[str, Look]) -> Drawing:
-    """Held-out metrics from epoch to epoch."""
-    return Drawing(
+def curves(title: str, found: pd.DataFrame, styles: Mapping[str, MarkStyle]) -> FigureSpec:
+    """Draw held-out metrics against the epoch."""
+    return FigureSpec(
         title,
         f"{title}: mIoU, relative depth error, angle of normals and total loss on held-out images by epoch.",
-        [metric_panel(found, looks, metric, NAMES[metric]) for metric in CURVES],
+        [metric_panel(found, styles, metric, METRIC_NAMES[metric]) for metric in CURVES],
         columns=2,
         size=(7.2, 5.4),
     )
 
 
-def scores(study: Study, condition: Condition, frame: pd.DataFrame) -> Drawing:
-    """A panel for each metric of the table: each method's mean, a dot for each seed, the paper's mean as a line."""
+def scores(study: Study, condition: Condition, frame: pd.DataFrame) -> FigureSpec:
+    """Draw a panel per metric: bars for means, dots for single seeds, lines for the paper's means."""
     metrics = [m for m in study.metrics if frame[m].notna().any() and m != "delta_m"]
     panels = [_bars(study, condition, frame, metric) for metric in metrics]
     columns = 3 if len(panels) > 4 else 2
-    return Drawing(
-        heading(titled(study, condition), frame),
+    return FigureSpec(
+        with_seeds(condition_title(study, condition), frame),
         f"{study.title}: each method's mean of {len(metrics)} metrics as bars, single seeds as dots.",
         panels,
         columns=columns,
@@ -41,56 +41,59 @@ def scores(study: Study, condition: Condition, frame: pd.DataFrame) -> Drawing:
     )
 
 
-def delta(study: Study, condition: Condition, frame: pd.DataFrame) -> Drawing:
-    """Δ_M of each method against Static, positive = better; where the table has no Static, against the main table's."""
+def delta(study: Study, condition: Condition, frame: pd.DataFrame) -> FigureSpec:
+    """Draw Δ_M of each method against Static of this table, or of the main table if this one has none."""
     known = frame[frame["delta_m"].notna()]
     against = "Static" if "Static" in set(known["method"]) else "Static of the main table"
     panel = _bars(study, condition, known, "delta_m")
-    return Drawing(
-        heading(titled(study, condition), known),
+    return FigureSpec(
+        with_seeds(condition_title(study, condition), known),
         f"{study.title}: Δ_M of each method against {against}; above zero is better.",
-        [Panel([*panel.marks, Rule(0, "x")], f"{panel.title} against {against}", panel.x, panel.y)],
+        [Panel([*panel.marks, ReferenceLine(0, "horizontal")], f"{panel.title} against {against}", panel.x, panel.y)],
         size=(5.0, 3.4),
     )
 
 
 def _bars(study: Study, condition: Condition, frame: pd.DataFrame, metric: str) -> Panel:
     marks: list[Mark] = []
-    said: dict[int, float] = {}
-    for place, method in enumerate(present(study, frame)):
+    paper_means: dict[int, float] = {}
+    for place, method in enumerate(styles_of_run_methods(study, frame)):
         values = frame.loc[frame["method"] == method, metric].dropna().to_numpy(dtype=float)
         if not len(values):
             continue
         mean, sd = values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0
         edges = ([mean - sd], [mean + sd]) if sd else (None, None)
-        marks.append(Bars(method, [place], [mean], look(method), 0.75, *edges))
+        marks.append(Bars(method, [place], [mean], method_style(method), 0.75, *edges))
         if len(values) > 1:
-            marks.append(Dots("", np.full(len(values), place), values, Look("ink", "."), 3, faint=True))
-        theirs = study.paper.get(metric, {}).get(method, {}).get(condition.key)
-        if theirs:
-            said[place] = theirs[0]
-    if said:
-        marks.append(Dots(PAPERS, list(said), list(said.values()), Look("ink", "_"), 13))
-    return Panel(marks, NAMES[metric], Axis(ticks=[], grid=False), Axis())
+            marks.append(Points("", np.full(len(values), place), values, MarkStyle(TEXT_COLOUR, "."), 3, faint=True))
+        paper = study.paper.get(metric, {}).get(method, {}).get(condition.key)
+        if paper:
+            paper_means[place] = paper[0]
+    if paper_means:
+        marks.append(
+            Points(PAPER_LABEL, list(paper_means), list(paper_means.values()), MarkStyle(TEXT_COLOUR, "_"), 13)
+        )
+    return Panel(marks, METRIC_NAMES[metric], Axis(ticks=[], grid=False), Axis())
 
 
-def heatmap(study: Study, condition: Condition, frame: pd.DataFrame) -> Drawing:
-    """Mean metrics, coloured from the worst method (light) to the best (dark) of each column."""
+def heatmap(study: Study, condition: Condition, frame: pd.DataFrame) -> FigureSpec:
+    """Draw mean metrics, shaded from the worst (light) to the best (dark) method of each column."""
     metrics = [m for m in study.metrics if frame[m].notna().any()]
-    order = list(present(study, frame))
+    order = list(styles_of_run_methods(study, frame))
     means = frame.groupby("method")[metrics].mean().loc[order]
-    signs = np.array([1 if UP.get(m, m == "delta_m") else -1 for m in metrics])
-    good = means.to_numpy() * signs
-    low, high = np.nanmin(good, 0), np.nanmax(good, 0)
-    shade = (good - low) / np.where(high > low, high - low, 1)
-    texts = [[number(value) for value in row] for row in means.to_numpy()]
-    names = [(float(i), NAMES[m]) for i, m in enumerate(metrics)]
-    return Drawing(
-        f"{heading(titled(study, condition), frame).replace(', ± 1 sd', '')}: darker is better, column by column",
-        f"{study.title}: mean metrics of each method; the darker a cell, the nearer to the best of its column.",
+    signs = np.array([1 if HIGHER_IS_BETTER.get(m, m == "delta_m") else -1 for m in metrics])
+    oriented = means.to_numpy() * signs
+    low, high = np.nanmin(oriented, 0), np.nanmax(oriented, 0)
+    shade = (oriented - low) / np.where(high > low, high - low, 1)
+    texts = [[format_number(value) for value in row] for row in means.to_numpy()]
+    title = with_seeds(condition_title(study, condition), frame).replace(", ± 1 sd", "")
+    names = [(float(i), METRIC_NAMES[m]) for i, m in enumerate(metrics)]
+    return FigureSpec(
+        f"{title}: darker is better, column by column",
+        f"{study.title}: mean metrics of each method; darker cells are closer to the best of their column.",
         [
             Panel(
-                [Cells(shade, texts)],
+                [Heatmap(shade, texts)],
                 "",
                 Axis(ticks=names, grid=False),
                 Axis(ticks=list(enumerate(order)), limits=(len(order) - 0.5, -0.5), grid=False),

@@ -1,59 +1,65 @@
-"""What a method does on its way: the weights of the tasks, and where BPGS stands in its chart."""
+"""Figures of the training dynamics: task weights, and the chart variables of BPGS."""
 
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from .spec import Axis, Drawing, Look, Panel, Rule
-from .style import nth
+from .spec import Axis, FigureSpec, MarkStyle, Panel, ReferenceLine
+from .style import indexed_style
 from .training import band
 
-Shown = Sequence[tuple[str, pd.DataFrame]]
-"""Recorded epochs with what they are called."""
-FEW = 4  # tasks that may have a panel each
+NamedHistories = Sequence[tuple[str, pd.DataFrame]]
+"""Recorded epochs, each with the name to show."""
+MAX_TASK_PANELS = 4
 
 
-def tasks(found: pd.DataFrame, what: str = "weight") -> list[str]:
-    """The tasks of which something was recorded."""
-    columns = [str(name) for name in found.columns if str(name).startswith(f"{what}:")]
+def recorded_tasks(found: pd.DataFrame, quantity: str = "weight") -> list[str]:
+    """Return the tasks of which a quantity was recorded."""
+    columns = [str(name) for name in found.columns if str(name).startswith(f"{quantity}:")]
     return [name.partition(":")[2] for name in columns if found[name].notna().any()]
 
 
-def chart(title: str, shown: Shown) -> Drawing | None:
-    """z/τ, between the edges of the chart, and θ of each task; None where nothing has a chart."""
+def chart(title: str, histories: NamedHistories) -> FigureSpec | None:
+    """Draw z/τ and θ of each task against the epoch; None if no method has a chart."""
     panels = []
-    for name, found in shown:
-        for what, says, axis in (("z", "z/τ", Axis("z/τ", limits=(-1.22, 1.22))), ("theta", "θ", Axis("θ"))):
-            each = tasks(found, what)
-            lines = [m for i, task in enumerate(each) for m in band(task, found, f"{what}:{task}", nth(i))]
+    for name, found in histories:
+        for quantity, axis in (("z", Axis("z/τ", limits=(-1.22, 1.22))), ("theta", Axis("θ"))):
+            each = recorded_tasks(found, quantity)
+            lines = [
+                m for i, task in enumerate(each) for m in band(task, found, f"{quantity}:{task}", indexed_style(i))
+            ]
             if not lines:
                 continue
-            edges = [Rule(1, "x", "edge of the chart", strong=True), Rule(-1, "x", strong=True)] if what == "z" else []
-            panels.append(Panel([*lines, *edges], f"{name}: {says}", Axis("epoch"), axis))
+            bounds = [
+                ReferenceLine(1, "horizontal", "bound", emphasised=True),
+                ReferenceLine(-1, "horizontal", emphasised=True),
+            ]
+            marks = [*lines, *bounds] if quantity == "z" else lines
+            panels.append(Panel(marks, f"{name}: {axis.label}", Axis("epoch"), axis))
     if not panels:
         return None
-    return Drawing(
-        f"{title}: where BPGS stands in its chart",
-        f"{title}: z/τ of each task, which stays between the edges −1 and 1 of the chart, and θ, from epoch to epoch.",
+    return FigureSpec(
+        f"{title}: chart of BPGS",
+        f"{title}: z/τ of each task, which is bounded by −1 and 1, and θ against the epoch.",
         panels,
         columns=2,
         size=(7.2, 0.8 + 2.3 * (-(-len(panels) // 2))),
     )
 
 
-def weights(title: str, shown: Shown, looks: Mapping[str, Look]) -> Drawing | None:
-    """What multiplied each task, as its share of all, a mean over the steps of each epoch.
+def weights(title: str, histories: NamedHistories, styles: Mapping[str, MarkStyle]) -> FigureSpec | None:
+    """Draw the share of each task in the weights, averaged over the steps of each epoch; None if none was recorded.
 
-    A panel for each task where there are few, otherwise one for each method.
+    There is a panel per task if there are few tasks, otherwise a panel per method.
     """
-    shares = [(name, share) for name, found in shown if (share := _shares(found)) is not None]
+    shares = [(name, share) for name, found in histories if (share := _shares(found)) is not None]
     if not shares:
         return None
-    each = tasks(shares[0][1])
-    if len(each) <= FEW:
+    each = recorded_tasks(shares[0][1])
+    if len(each) <= MAX_TASK_PANELS:
         panels = [
             Panel(
-                [m for name, found in shares for m in band(name, found, f"weight:{task}", looks[name])],
+                [m for name, found in shares for m in band(name, found, f"weight:{task}", styles[name])],
                 task,
                 Axis("epoch"),
                 Axis("share of the weights", limits=(0, 1)),
@@ -63,7 +69,7 @@ def weights(title: str, shown: Shown, looks: Mapping[str, Look]) -> Drawing | No
     else:
         panels = [
             Panel(
-                [m for i, task in enumerate(each) for m in band(task, found, f"weight:{task}", nth(i))],
+                [m for i, task in enumerate(each) for m in band(task, found, f"weight:{task}", indexed_style(i))],
                 name,
                 Axis("epoch"),
                 Axis("share of the weights"),
@@ -71,18 +77,18 @@ def weights(title: str, shown: Shown, looks: Mapping[str, Look]) -> Drawing | No
             for name, found in shares
         ]
     columns = min(len(panels), 3)
-    return Drawing(
+    return FigureSpec(
         f"{title}: task weights",
-        f"{title}: the share of each task in the weights, from epoch to epoch.",
+        f"{title}: the share of each task in the weights against the epoch.",
         panels,
         columns=columns,
         size=(7.2, 1.0 + 2.2 * (-(-len(panels) // columns))),
-        shared=True,
+        share_y=True,
     )
 
 
 def _shares(found: pd.DataFrame) -> pd.DataFrame | None:
-    columns = [f"weight:{task}" for task in tasks(found)]
+    columns = [f"weight:{task}" for task in recorded_tasks(found)]
     if not columns:
         return None
     numbers = found[columns].astype(float)

@@ -1,4 +1,4 @@
-"""The figures of the synthetic studies. Each takes results that were read from disk and says what is drawn."""
+"""Figures of the synthetic studies: scores by method and condition."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,53 +6,69 @@ import numpy as np
 import pandas as pd
 
 from ...studies import STUDIES, Condition, Study
-from ..tables import ranked
-from .spec import Axis, Bars, Dots, Drawing, Line, Look, Mark, Panel, Rule, Words, interval
-from .style import look, nth
+from ..bootstrap import bootstrap_interval
+from ..tables import method_order
+from .spec import (
+    TEXT_COLOUR,
+    Axis,
+    Bars,
+    FigureSpec,
+    Line,
+    Mark,
+    MarkStyle,
+    Panel,
+    Points,
+    ReferenceLine,
+    TextLabel,
+    band_edges,
+)
+from .style import indexed_style, method_style
 
-METRICS = {"macro": "macro score", "worst": "worst-task score"}
-FAINT = Look("#BBBBBB")
-PAPERS = "the paper's"  # the title of the table that has none, beside others
+SCORE_NAMES = {"macro": "macro score", "worst": "worst-task score"}
+FAINT_STYLE = MarkStyle("#BBBBBB")
+MAIN_TITLE = "the paper's"  # of the part without a name, beside others
 
 
-def stress_curves(frames: Mapping[str, pd.DataFrame]) -> Drawing:
-    """Score against scale factor: scale stress on the left, pure rescaling on the right, macro above worst task."""
+def stress_curves(frames: Mapping[str, pd.DataFrame]) -> FigureSpec:
+    """Draw macro and worst-task scores against the scale factor, under scale stress (left) and rescaling (right)."""
     panels = []
-    for metric, name in METRICS.items():
+    for metric, name in SCORE_NAMES.items():
         for key in ("scale-stress", "rescaling"):
             study, frame = STUDIES[key], frames[key]
-            title = f"{study.title} ({_seeds(frame, study)})"
-            panels.append(_curves(study, frame, metric, next(iter(study.parts().values())), title, name))
-    return Drawing(
+            title = f"{study.title} ({_seed_count(frame, study)})"
+            panels.append(_curves(study, frame, metric, next(iter(study.conditions_by_part().values())), title, name))
+    return FigureSpec(
         "Score against scale factor (± 1 sd over seeds)",
         "Macro and worst-task scores of each method as the scale factor grows from 1 to 1000, under scale stress and "
         "under pure rescaling, with bands of one standard deviation.",
         panels,
         columns=2,
         size=(7.2, 5.6),
-        shared=True,
+        share_y=True,
     )
 
 
-def curves(study: Study, frame: pd.DataFrame) -> Drawing:
-    """One study's scores against the scale factor: a column for each of its tables, a row for each score."""
+def curves(study: Study, frame: pd.DataFrame) -> FigureSpec:
+    """Draw the scores of a study against the scale factor: a column per table, a row per score."""
     run = set(frame["condition"])
-    begun = {name: cs for name, cs in study.parts().items() if any(condition.key in run for condition in cs)}
-    parts = {name: cs for name, cs in begun.items() if "scale" in dict(cs[0].options)}
-    metrics = [metric for metric in study.metrics if metric in METRICS]
+    started = {
+        name: cs for name, cs in study.conditions_by_part().items() if any(condition.key in run for condition in cs)
+    }
+    parts = {name: cs for name, cs in started.items() if "scale" in dict(cs[0].options)}
+    metrics = [metric for metric in study.metrics if metric in SCORE_NAMES]
     panels = []
     for metric in metrics:
         for name, conditions in parts.items():
             here = frame[frame["condition"].isin([condition.key for condition in conditions])]
-            title = f"{name or PAPERS} ({_seeds(here, study)})" if len(parts) > 1 else name
-            panels.append(_curves(study, frame, metric, conditions, title, METRICS[metric]))
-    return Drawing(
+            title = f"{name or MAIN_TITLE} ({_seed_count(here, study)})" if len(parts) > 1 else name
+            panels.append(_curves(study, frame, metric, conditions, title, SCORE_NAMES[metric]))
+    return FigureSpec(
         f"{study.title} (± 1 sd over seeds)",
         f"{study.title}: scores of each method against the scale factor, with bands of one standard deviation.",
         panels,
         columns=len(parts),
         size=(max(1.0 + 2.9 * len(parts), 4.4), 1.1 + 2.5 * len(metrics)),
-        shared=True,
+        share_y=True,
     )
 
 
@@ -64,35 +80,35 @@ def _curves(
     for method in study.methods:
         means, sds = _summary(study, frame, method, [c.key for c in conditions], metric)
         if np.isfinite(means).any():
-            marks.append(Line(method, scales, means, look(method), *interval(means, sds), shapes=True))
+            marks.append(Line(method, scales, means, method_style(method), *band_edges(means, sds), markers=True))
     ticks = [(scale, f"×{int(scale)}") for scale in scales]
     return Panel(marks, title, Axis("scale factor", log=True, ticks=ticks), Axis(name))
 
 
-def degradation(frames: Mapping[str, pd.DataFrame]) -> Drawing:
-    """The relative change of the macro score from ×1 to ×1000, with 95 % bootstrap intervals over seeds."""
+def degradation(frames: Mapping[str, pd.DataFrame]) -> FigureSpec:
+    """Draw the relative loss of macro score from ×1 to ×1000, with 95 % bootstrap intervals over seeds."""
     panels = []
     for name in ("scale-stress", "rescaling"):
         study, marks = STUDIES[name], list[Mark]()
-        pairs = {method: _both(frames[name], method, "×1", "×1000") for method in study.methods}
+        pairs = {method: _paired_scores(frames[name], method, "×1", "×1000") for method in study.methods}
         methods = [method for method in study.methods if len(pairs[method])]
         highest = lowest = 0.0
         for place, method in enumerate(methods):
             drop, low, high = _relative_drop(*pairs[method].T)
             highest, lowest = max(highest, high, drop), min(lowest, low, drop)
-            marks.append(Bars(method, [place], [drop], look(method), 0.65, [low], [high], along="x"))
-            marks.append(Words(max(high, 0), place, f"{drop:.1f} %".replace("-", "−"), "left", away=5))
+            marks.append(Bars(method, [place], [drop], method_style(method), 0.65, [low], [high], along="x"))
+            marks.append(TextLabel(max(high, 0), place, f"{drop:.1f} %".replace("-", "−"), "left", x_offset=5))
         room = 0.28 * (highest - lowest) or 1.0
         panels.append(
             Panel(
-                [*marks, Rule(0, "y")],
-                f"{study.title} ({_seeds(frames[name], study)})",
+                [*marks, ReferenceLine(0, "vertical")],
+                f"{study.title} ({_seed_count(frames[name], study)})",
                 Axis("loss of macro score, ×1 → ×1000 (%)", limits=(lowest - room / 4, highest + room)),
                 Axis(ticks=list(enumerate(methods)), limits=(len(methods) - 0.4, -0.6), grid=False),
             )
         )
-    return Drawing(
-        "What growing scales cost (95 % bootstrap intervals)",
+    return FigureSpec(
+        "Relative loss of score from ×1 to ×1000 (95 % bootstrap intervals)",
         "Relative loss of each method's macro score from ×1 to ×1000, under scale stress and under pure rescaling.",
         panels,
         columns=2,
@@ -100,45 +116,47 @@ def degradation(frames: Mapping[str, pd.DataFrame]) -> Drawing:
     )
 
 
-def regimes(study: Study, frame: pd.DataFrame) -> Drawing:
-    """Macro and worst-task score of every method in every regime, one dot per seed."""
+def regimes(study: Study, frame: pd.DataFrame) -> FigureSpec:
+    """Draw macro and worst-task scores of every method in every regime, with a dot per seed."""
     run = set(frame["condition"])
     keys, methods = [c.key for c in study.conditions if c.key in run], list(study.methods)
     width = 0.8 / len(methods)
     panels = []
-    for metric, name in METRICS.items():
+    for metric, name in SCORE_NAMES.items():
         marks = list[Mark]()
         for i, method in enumerate(methods):
             means, sds = _summary(study, frame, method, keys, metric)
             places = np.arange(float(len(keys))) + (i - (len(methods) - 1) / 2) * width
-            marks.append(Bars(method, places, means, look(method), width * 0.9, *interval(means, sds)))
+            marks.append(Bars(method, places, means, method_style(method), width * 0.9, *band_edges(means, sds)))
             dots = [_by_seed(frame, method, key, metric) for key in keys]
             x = np.repeat(places, [len(d) for d in dots])
-            marks.append(Dots("", x, np.concatenate(dots), Look("ink", "."), 2.5, faint=True))
+            marks.append(Points("", x, np.concatenate(dots), MarkStyle(TEXT_COLOUR, "."), 2.5, faint=True))
         panels.append(Panel(marks, "", Axis(ticks=list(enumerate(keys)), grid=False), Axis(name)))
-    return Drawing(
-        f"{study.title} ({_seeds(frame, study)}, ± 1 sd)",
+    return FigureSpec(
+        f"{study.title} ({_seed_count(frame, study)}, ± 1 sd)",
         f"{study.title}: macro and worst-task score of each method in each regime, with a dot for each seed.",
         panels,
         size=(7.2, 5.0),
     )
 
 
-def ranking(study: Study, frame: pd.DataFrame) -> Drawing:
-    """Every method, the best above: a dot for its mean macro score in each condition."""
-    methods, keys = ranked(study, frame), [c.key for c in study.conditions]
+def ranking(study: Study, frame: pd.DataFrame) -> FigureSpec:
+    """Draw the mean macro score of every method in each condition, best method at the top."""
+    methods, keys = method_order(study, frame), [c.key for c in study.conditions]
     table = {method: _summary(study, frame, method, keys, "macro") for method in methods}
     places = np.arange(len(methods), dtype=float)
     marks: list[Mark] = [
-        Line("", [np.nanmin(means), np.nanmax(means)], [place, place], FAINT, width=1)
+        Line("", [np.nanmin(means), np.nanmax(means)], [place, place], FAINT_STYLE, width=1)
         for place, (means, _) in zip(places, table.values(), strict=True)
     ]
     for i, key in enumerate(keys):
         means, sds = (np.array([pair[which][i] for pair in table.values()]) for which in (0, 1))
-        marks.append(Dots(key, means, places, nth(i), 4.5, *interval(means, sds), along="x", words=methods))
-    return Drawing(
-        f"{study.title} ({_seeds(frame, study)}, ± 1 sd, best learning rate)",
-        f"{study.title}: mean macro score of {len(methods)} methods in each condition, the best method above.",
+        marks.append(
+            Points(key, means, places, indexed_style(i), 4.5, *band_edges(means, sds), along="x", hover_texts=methods)
+        )
+    return FigureSpec(
+        f"{study.title} ({_seed_count(frame, study)}, ± 1 sd, best learning rate)",
+        f"{study.title}: mean macro score of {len(methods)} methods in each condition, best method at the top.",
         [
             Panel(
                 marks,
@@ -156,8 +174,8 @@ def _by_seed(frame: pd.DataFrame, method: str, condition: str, metric: str) -> n
     return np.asarray(rows[metric], dtype=np.float64)
 
 
-def _both(frame: pd.DataFrame, method: str, first: str, second: str) -> np.ndarray:
-    """The macro scores in two columns at the seeds that both have, (seeds, 2)."""
+def _paired_scores(frame: pd.DataFrame, method: str, first: str, second: str) -> np.ndarray:
+    """Return the macro scores under two conditions at their common seeds, (seeds, 2)."""
     runs = frame[(frame["method"] == method) & frame["condition"].isin([first, second])]
     table = runs.pivot_table(index="seed", columns="condition", values="macro", aggfunc="first")
     return np.asarray(table.reindex(columns=[first, second]).dropna(), dtype=np.float64)
@@ -172,13 +190,14 @@ def _summary(
 
 
 def _relative_drop(start: np.ndarray, end: np.ndarray) -> tuple[float, float, float]:
-    """In percent, with its bootstrap interval over seeds."""
-    chosen = np.random.default_rng(0).integers(len(start), size=(10_000, len(start)))
-    drawn = 100 * (1 - end[chosen].mean(1) / start[chosen].mean(1))
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    return float(100 * (1 - end.mean() / start.mean())), float(low), float(high)
+    """Return the relative loss in percent and its bootstrap interval over seeds."""
+
+    def relative_drop(seeds: np.ndarray) -> np.ndarray:
+        return np.asarray(100 * (1 - end[seeds].mean(-1) / start[seeds].mean(-1)))
+
+    return float(relative_drop(np.arange(len(start)))), *bootstrap_interval(relative_drop, len(start))
 
 
-def _seeds(frame: pd.DataFrame, study: Study) -> str:
+def _seed_count(frame: pd.DataFrame, study: Study) -> str:
     count = frame.loc[frame["method"].isin(list(study.methods)), "seed"].nunique()
     return f"{count} seed{'s' if count > 1 else ''}"

@@ -1,10 +1,10 @@
-"""What a figure shows, apart from who draws it: panels of lines, dots, bars, cells and words.
+"""Figure specifications: panels of lines, points, bars, heat maps and labels, independent of the renderer.
 
-Matplotlib draws them for print (`ink`), plotly for the page (`page.plots`): the same numbers, the same colours.
+`render_matplotlib` draws them for print, `render_plotly` for the page, with the same numbers and colours.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -15,140 +15,145 @@ Dash = Literal["solid", "dashed", "dotted"]
 
 
 @dataclass(frozen=True)
-class Look:
-    """A colour with a line style and a shape."""
+class MarkStyle:
+    """A colour, a line style and a marker."""
 
     colour: str
-    shape: str = "o"  # matplotlib's letter for it
+    marker: str = "o"  # in the notation of matplotlib
     dash: Dash = "solid"
     hollow: bool = False
 
 
-INK = Look("ink")  # the colour of the text: dark on light, light on dark
-GREY = Look("#888888")
+TEXT_COLOUR = "ink"  # resolved by the renderer: dark on a light background, light on a dark one
+TEXT_STYLE = MarkStyle(TEXT_COLOUR)
+GREY_STYLE = MarkStyle("#888888")
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve, perhaps with a band around it, and with shapes at its points."""
+    """A curve, optionally with a band around it and markers at its points."""
 
-    label: str  # its entry in the legend; none: ""
+    label: str  # in the legend; "" for none
     x: Numbers
     y: Numbers
-    look: Look
+    style: MarkStyle
     low: Numbers | None = None
     high: Numbers | None = None
-    shapes: bool = False
+    markers: bool = False
     width: float = 1.5
 
 
 @dataclass(frozen=True)
-class Dots:
-    """Points that are not joined, perhaps with intervals."""
+class Points:
+    """Points without a connecting line, optionally with intervals."""
 
     label: str
     x: Numbers
     y: Numbers
-    look: Look
-    size: float = 5.0  # points
+    style: MarkStyle
+    size: float = 5.0  # in typographic points
     low: Numbers | None = None
     high: Numbers | None = None
     along: Literal["x", "y"] = "y"  # the direction of the intervals
     faint: bool = False
-    words: Sequence[str] = ()  # what is said of each when it is pointed at
+    hover_texts: Sequence[str] = ()  # shown when the pointer is over a point
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars from zero at some places, with intervals."""
+    """Bars that start at zero, optionally with intervals."""
 
     label: str
-    places: Numbers
+    positions: Numbers
     values: Numbers
-    look: Look
+    style: MarkStyle
     width: float = 0.7
     low: Numbers | None = None
     high: Numbers | None = None
-    along: Literal["x", "y"] = "y"  # the direction in which they grow
+    along: Literal["x", "y"] = "y"  # the direction of the bars
 
 
 @dataclass(frozen=True)
-class Rule:
+class ReferenceLine:
     """A line across the whole panel."""
 
-    at: float
-    across: Literal["x", "y"]  # "x": horizontal
-    name: str = ""  # written at it
-    strong: bool = False
+    value: float
+    orientation: Literal["horizontal", "vertical"]
+    label: str = ""  # written at its end
+    emphasised: bool = False
 
 
 @dataclass(frozen=True)
-class Words:
-    """Text at a place."""
+class TextLabel:
+    """Text at a position."""
 
     x: float
     y: float
     text: str
     anchor: Literal["left", "center", "right"] = "center"
-    rise: Literal["top", "middle", "bottom"] = "middle"
+    vertical_anchor: Literal["top", "middle", "bottom"] = "middle"
     bold: bool = False
-    away: float = 0.0  # points to the right
+    x_offset: float = 0.0  # typographic points to the right
 
 
 @dataclass(frozen=True)
-class Cells:
-    """A heat map: what is written in each cell, and how dark it is, from 0 to 1."""
+class Heatmap:
+    """A heat map: the text of each cell, and its shade from 0 (light) to 1 (dark)."""
 
     shade: NDArray[np.float64]
     texts: Sequence[Sequence[str]]
 
-    def ink(self, row: int, column: int) -> str:
-        """The colour of a text: whichever can be read better on the cell's blue."""
+    def text_colour(self, row: int, column: int) -> str:
+        """Return the colour that is more legible on the cell's blue."""
         return "white" if self.shade[row, column] > 0.88 else "black"
 
 
-Mark = Line | Dots | Bars | Rule | Words | Cells
+Mark = Line | Points | Bars | ReferenceLine | TextLabel | Heatmap
 
 
 @dataclass(frozen=True)
 class Axis:
+    """An axis of a panel."""
+
     label: str = ""
     log: bool = False
-    ticks: Sequence[tuple[float, str]] | None = None  # None: as the drawer likes
+    ticks: Sequence[tuple[float, str]] | None = None  # None: chosen by the renderer
     limits: tuple[float, float] | None = None
     grid: bool = True
 
 
 @dataclass(frozen=True)
 class Panel:
+    """A coordinate system with its marks."""
+
     marks: Sequence[Mark]
     title: str = ""
     x: Axis = Axis()
     y: Axis = Axis()
-    bare: bool = False  # without axes
-    tall: float = 1.0  # against the other panels of its drawing
+    hide_axes: bool = False
+    relative_height: float = 1.0
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """A figure: panels row by row, with one legend for all of them."""
+class FigureSpec:
+    """A figure: panels, row by row, with a common legend."""
 
     title: str
-    says: str  # what is to be seen, for those who do not see it
+    alt_text: str
     panels: Sequence[Panel]
     columns: int = 1
-    size: tuple[float, float] = (7.2, 4.6)  # inches in print
-    shared: bool = field(default=False)  # rows share their y axis
+    size: tuple[float, float] = (7.2, 4.6)  # inches
+    share_y: bool = False  # within each row
 
-    def labels(self) -> dict[str, Look]:
-        """The legend: each label once, as it is first drawn."""
-        found: dict[str, Look] = {}
+    def legend(self) -> dict[str, MarkStyle]:
+        """Return the style of each label, as it first appears."""
+        found: dict[str, MarkStyle] = {}
         for panel in self.panels:
             for mark in panel.marks:
-                if isinstance(mark, Line | Dots | Bars) and mark.label:
-                    found.setdefault(mark.label, mark.look)
+                if isinstance(mark, Line | Points | Bars) and mark.label:
+                    found.setdefault(mark.label, mark.style)
         return found
 
 
-def interval(mean: NDArray[np.float64], sd: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def band_edges(mean: NDArray[np.float64], sd: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return mean - sd, mean + sd

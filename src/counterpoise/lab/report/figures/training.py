@@ -1,53 +1,56 @@
-"""Training curves: what each method's metrics do from epoch to epoch."""
+"""Training curves: metrics of each method against the epoch."""
 
 from collections.abc import Mapping
 
 import pandas as pd
 
 from ...studies import Condition, Study
-from ..tables import NAMES
-from .spec import Axis, Dots, Drawing, Line, Look, Mark, Panel, interval
-from .style import look
+from ..tables import METRIC_NAMES
+from .spec import Axis, FigureSpec, Line, Mark, MarkStyle, Panel, Points, band_edges
+from .style import method_style
 
-FIRST = 2  # epochs that may lie outside a panel: they would flatten all that follows
+SKIPPED_EPOCHS = 2  # the first epochs do not determine the limits of a panel: they would flatten the rest
 
 
-def curves(study: Study, condition: Condition, found: pd.DataFrame) -> Drawing:
-    """A panel for each metric, and one for the summed losses that early stopping watches.
+def curves(study: Study, condition: Condition, found: pd.DataFrame) -> FigureSpec:
+    """Draw a panel per metric, and one for the sum of losses that early stopping uses.
 
-    A line is the mean over seeds as far as all of them were trained, its band ± 1 sd; a mark is where a run ended.
+    A line is the mean over seeds up to the last epoch that all of them reached, with a band of ± 1 sd. A marker is
+    where a run ended.
     """
-    names = {**{metric: NAMES[metric] for metric in study.metrics}, "watched": "sum of watched losses ↓"}
-    panels = [metric_panel(found, present(study, found), metric, name) for metric, name in names.items()]
-    return Drawing(
-        f"{heading(titled(study, condition), found)}; marks: where runs ended",
-        f"{study.title}: held-out metrics and the summed loss of each method from epoch to epoch.",
+    names = {**{metric: METRIC_NAMES[metric] for metric in study.metrics}, "watched": "sum of monitored losses ↓"}
+    panels = [metric_panel(found, styles_of_run_methods(study, found), metric, name) for metric, name in names.items()]
+    return FigureSpec(
+        f"{with_seeds(condition_title(study, condition), found)}; markers: end of a run",
+        f"{study.title}: held-out metrics and the summed loss of each method against the epoch.",
         panels,
         columns=2,
         size=(7.2, 5.8),
     )
 
 
-def present(study: Study, found: pd.DataFrame) -> dict[str, Look]:
-    """The methods that were run, as the study lists them, and how each looks."""
-    there = set(found["method"])
-    return {method: look(method) for method in study.methods if method in there}
+def styles_of_run_methods(study: Study, found: pd.DataFrame) -> dict[str, MarkStyle]:
+    """Return the styles of the methods that were run, in the order of the study."""
+    run = set(found["method"])
+    return {method: method_style(method) for method in study.methods if method in run}
 
 
-def titled(study: Study, condition: Condition) -> str:
+def condition_title(study: Study, condition: Condition) -> str:
     return f"{study.title}, {condition.part or condition.key}" if len(study.conditions) > 1 else study.title
 
 
-def heading(title: str, found: pd.DataFrame) -> str:
+def with_seeds(title: str, found: pd.DataFrame) -> str:
     seeds = sorted(found["seed"].unique())
     which = f"{len(seeds)} seeds, ± 1 sd" if len(seeds) > 1 else f"seed {seeds[0]}"
     return f"{title} ({which})"
 
 
-def metric_panel(found: pd.DataFrame, looks: Mapping[str, Look], metric: str, title: str) -> Panel:
-    """One metric of some methods against the epoch."""
-    marks = [m for method, own in looks.items() for m in band(method, found[found["method"] == method], metric, own)]
-    later = found.loc[found["epoch"] > min(FIRST, found["epoch"].max() - 1), metric].dropna().astype(float)
+def metric_panel(found: pd.DataFrame, styles: Mapping[str, MarkStyle], metric: str, title: str) -> Panel:
+    """Draw one metric of some methods against the epoch."""
+    marks = [
+        m for method, style in styles.items() for m in band(method, found[found["method"] == method], metric, style)
+    ]
+    later = found.loc[found["epoch"] > min(SKIPPED_EPOCHS, found["epoch"].max() - 1), metric].dropna().astype(float)
     limits = None
     if len(later):
         low, high = later.quantile(0.002), later.quantile(0.998)
@@ -56,16 +59,16 @@ def metric_panel(found: pd.DataFrame, looks: Mapping[str, Look], metric: str, ti
     return Panel(marks, title, Axis("epoch"), Axis(limits=limits))
 
 
-def band(label: str, runs: pd.DataFrame, column: str, drawn: Look) -> list[Mark]:
-    """The mean over seeds as far as all were trained, ± 1 sd; and, where they stopped at different times, where."""
+def band(label: str, runs: pd.DataFrame, column: str, style: MarkStyle) -> list[Mark]:
+    """Return the mean over seeds ± 1 sd up to the last common epoch, and markers at the ends if these differ."""
     table = runs.set_index(["epoch", "seed"])[column].astype(float).unstack()
     together = table.dropna()
     if not len(together):
         return []
     mean, sd = together.mean(axis=1).to_numpy(), together.std(axis=1, ddof=1).fillna(0.0).to_numpy()
-    edges = interval(mean, sd) if table.shape[1] > 1 else (None, None)
-    marks: list[Mark] = [Line(label, together.index.to_numpy(float), mean, drawn, *edges)]
+    edges = band_edges(mean, sd) if table.shape[1] > 1 else (None, None)
+    marks: list[Mark] = [Line(label, together.index.to_numpy(float), mean, style, *edges)]
     ends = runs.loc[runs.groupby("seed")["epoch"].idxmax()]
     if ends["epoch"].nunique() > 1:
-        marks.append(Dots(label, ends["epoch"].to_numpy(float), ends[column].to_numpy(float), drawn))
+        marks.append(Points(label, ends["epoch"].to_numpy(float), ends[column].to_numpy(float), style))
     return marks

@@ -2,12 +2,12 @@
 (() => {
   const root = document.documentElement;
   const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-  let chosen = null; // what the button says; until then the system decides
+  let chosen = null; // set by the button; null follows the system
   let printing = false;
   const dark = () => !printing && (chosen ?? prefersDark.matches);
   const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
 
-  // A quarter of white on a dark page, as in the legend: some colours of print are too dark for it.
+  // Lightens the colours on a dark page by a quarter, as in the legend.
   const lighter = (hex) => "#" + [1, 3, 5].map((i) =>
     Math.round(parseInt(hex.slice(i, i + 2), 16) * 0.75 + 63.75).toString(16).padStart(2, "0")).join("");
 
@@ -16,7 +16,7 @@
     let text = plot.parentElement.nextElementSibling.textContent.replaceAll('"ink"', JSON.stringify(css("--ink")));
     if (dark() && !text.includes('"heatmap"')) text = text.replace(/"#[0-9a-fA-F]{6}"/g, (s) => `"${lighter(s.slice(1, 8))}"`);
     const { data, layout } = JSON.parse(text);
-    const hidden = hiddenIn(plot.closest(".drawing"));
+    const hidden = hiddenIn(plot.closest(".figure"));
     for (const trace of data) if (hidden.has(trace.name)) trace.visible = false;
     for (const axis of [layout.xaxis, layout.yaxis]) {
       Object.assign(axis, { gridcolor: css("--line"), linecolor: css("--quiet"), tickcolor: css("--line") });
@@ -40,22 +40,22 @@
     plot.dataset.drawn = "";
   }
 
-  // A figure is drawn when it comes near the window: a page may have hundreds.
+  // Draws a figure when it comes near the window: a page may have hundreds.
   const plots = [...document.querySelectorAll(".plot")];
   const watch = new IntersectionObserver((entries) => {
     for (const { isIntersecting, target } of entries) if (isIntersecting) { watch.unobserve(target); draw(target); }
   }, { rootMargin: "400px" });
   plots.forEach((plot) => watch.observe(plot));
 
-  const buttons = (drawing) => [...drawing.querySelectorAll(".legend button")];
-  const hiddenIn = (drawing) =>
-    new Set(buttons(drawing).filter((b) => b.getAttribute("aria-pressed") === "false").map((b) => b.dataset.label));
+  const buttons = (figure) => [...figure.querySelectorAll(".legend button")];
+  const hiddenIn = (figure) =>
+    new Set(buttons(figure).filter((b) => b.getAttribute("aria-pressed") === "false").map((b) => b.dataset.label));
   const press = (button, on) => button.setAttribute("aria-pressed", String(on));
-  for (const drawing of document.querySelectorAll(".drawing")) {
-    const update = () => drawing.querySelectorAll(".plot").forEach((plot) => drawn.has(plot) && draw(plot));
-    for (const button of buttons(drawing)) {
+  for (const element of document.querySelectorAll(".figure")) {
+    const update = () => element.querySelectorAll(".plot").forEach((plot) => drawn.has(plot) && draw(plot));
+    for (const button of buttons(element)) {
       button.addEventListener("click", () => { press(button, button.getAttribute("aria-pressed") === "false"); update(); });
-      button.addEventListener("dblclick", () => { buttons(drawing).forEach((b) => press(b, b === button)); update(); });
+      button.addEventListener("dblclick", () => { buttons(element).forEach((b) => press(b, b === button)); update(); });
     }
   }
 
@@ -75,7 +75,7 @@
   document.getElementById("theme").addEventListener("click", () => { chosen = !dark(); theme(); });
   prefersDark.addEventListener("change", theme);
 
-  // Paper is white and as wide as two panels: everything is drawn, in that size.
+  // For printing, draws all figures in the light theme, at the width of the paper.
   addEventListener("beforeprint", () => {
     printing = true;
     plots.forEach((plot) => drawn.add(plot));

@@ -1,0 +1,205 @@
+"""Archives: many finished runs in one compressed file of JSON lines.
+
+Each line holds one run: its description (`run`), `history`, `result`, the `digests` of these three, its
+`circumstances` (machine, versions, times), and `pictures` as base64. The digests are those that `Store` wrote, so a run
+is checked in the same way whether it is read from its folder or from an archive.
+"""
+
+import base64
+import json
+import lzma
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..data.visualisation import PREDICTED
+from ..files import write_atomic
+from .config import Run, parse_run
+from .store import (
+    DESCRIPTION,
+    HISTORY,
+    RESULT,
+    CorruptWarning,
+    Store,
+    digest,
+    encode,
+    read_circumstances,
+    read_run_folder,
+)
+
+SUFFIX = ".jsonl.xz"
+READ_ERRORS = (OSError, EOFError, lzma.LZMAError, ValueError, KeyError, TypeError, AttributeError)
+"""What reading a damaged archive or run folder can raise."""
+
+
+@dataclass(frozen=True)
+class ArchivedRun:
+    """A finished run read from an archive. Its methods mirror those of `RunFolder`."""
+
+    description: str
+    result: dict[str, Any]
+    epochs: list[dict[str, Any]]
+    circumstances: dict[str, Any] = field(default_factory=dict)
+    pictures: dict[str, str] = field(default_factory=dict)
+
+    def history(self) -> list[dict[str, Any]]:
+        return self.epochs
+
+    def picture(self, name: str) -> bytes | None:
+        return base64.b64decode(self.pictures[name]) if name in self.pictures else None
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A finished run in its own folder. Only the description and the result are read at once."""
+
+    path: Path
+    description: str
+    result: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> "RunFolder":
+        """Read and verify a run folder; raise one of `READ_ERRORS` if a file is missing or damaged."""
+        return cls(path, *read_run_folder(path))
+
+    @property
+    def circumstances(self) -> dict[str, Any]:
+        return read_circumstances(self.path)
+
+    def history(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = json.loads((self.path / HISTORY).read_text())
+        return rows
+
+    def picture(self, name: str) -> bytes | None:
+        path = self.path / name
+        return path.read_bytes() if path.is_file() else None
+
+
+@dataclass(frozen=True)
+class DamagedLine:
+    """A line of an archive that could not be used, and why."""
+
+    number: int
+    reason: str
+
+
+def pack(runs: Path, archive: Path) -> int:
+    """Write the finished runs below a folder into one archive, and return how many there are.
+
+    The runs are sorted by their key, so the same runs always give the same file. Predictions are kept only for the
+    lowest seed of each setting, which is what a page shows. Photographs of the data set (`truth.webp`) are never
+    packed: their licence may not allow it.
+
+    Raises:
+        ValueError: if the folder holds no finished run, or a run that is damaged.
+    """
+    folders = sorted({path.parent for path in runs.rglob(RESULT)}, key=lambda folder: folder.name)
+    if not folders:
+        raise ValueError(f"{runs} holds no finished run")
+    found = []
+    for folder in folders:
+        try:
+            found.append(RunFolder.read(folder))
+        except READ_ERRORS as error:
+            raise ValueError(f"{folder} is damaged: {error}") from error
+    pictured = set(_lowest_seeds(found))
+    lines = [_line(run, pictures=run.description in pictured) for run in found]
+    text = "".join(f"{line}\n" for line in lines)
+    write_atomic(archive, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+    return len(found)
+
+
+def _lowest_seeds(runs: Iterable[RunFolder]) -> Iterator[str]:
+    """Yield, for runs that differ only in their seed, the description with the lowest seed."""
+    groups: dict[str, tuple[int, str]] = {}
+    for run in runs:
+        setting = json.loads(run.description)
+        seed = setting.pop("seed")
+        setting = encode(setting)
+        groups[setting] = min(groups.get(setting, (seed, run.description)), (seed, run.description))
+    return (description for _, description in groups.values())
+
+
+def _line(run: RunFolder, *, pictures: bool) -> str:
+    picture = run.picture(PREDICTED) if pictures else None
+    content = {
+        "run": json.loads(run.description),
+        "history": run.history(),
+        "result": run.result,
+        "digests": json.loads((run.path / RESULT).read_text())["digests"],
+        "circumstances": run.circumstances,
+        "pictures": {} if picture is None else {PREDICTED: base64.b64encode(picture).decode()},
+    }
+    line = encode(content)
+    _verified(line)  # digests are of text: encoding must reproduce it
+    return line
+
+
+def read_archive(archive: Path) -> Iterator[ArchivedRun | DamagedLine]:
+    """Yield each run of an archive, or what is wrong with its line. Corrupt compressed data end the archive."""
+    number = 0
+    try:
+        with lzma.open(archive, "rt", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    yield _verified(line)
+                except READ_ERRORS as error:
+                    yield DamagedLine(number, str(error) or type(error).__name__)
+    except READ_ERRORS as error:
+        yield DamagedLine(number + 1, f"cannot be read: {error}")
+
+
+def _verified(line: str) -> ArchivedRun:
+    """Parse a line and compare the digests. Encoding what was parsed gives the text that they were made from."""
+    content = json.loads(line)
+    texts = {DESCRIPTION: "run", HISTORY: "history", RESULT: "result"}
+    for name, key in texts.items():
+        if digest(encode(content[key]).encode()) != content["digests"][name]:
+            raise ValueError(f"{name} does not match its digest")
+    return ArchivedRun(
+        encode(content["run"]), content["result"], content["history"], content["circumstances"], content["pictures"]
+    )
+
+
+class ArchivedStore(Store):
+    """A store that also finds the runs of archives beside its study folders: root/*.jsonl.xz."""
+
+    def result(self, run: Run, *, clear: bool = False) -> dict[str, Any] | None:
+        result = super().result(run, clear=clear)
+        if result is None and run.key in self._archived:
+            return self._archived[run.key].result
+        return result
+
+    def history(self, run: Run) -> list[dict[str, Any]]:
+        if (self.folder(run) / HISTORY).is_file():
+            return super().history(run)
+        return self._archived[run.key].history()
+
+    def circumstances(self, run: Run) -> dict[str, Any]:
+        return super().circumstances(run) or (
+            self._archived[run.key].circumstances if run.key in self._archived else {}
+        )
+
+    def devices(self, study: str) -> list[str]:
+        archived = {run.device for run in self._runs if run.study == study}
+        return sorted({*super().devices(study), *archived})
+
+    @cached_property
+    def _archived(self) -> dict[str, ArchivedRun]:
+        return {run.key: archived for run, archived in self._runs.items()}
+
+    @cached_property
+    def _runs(self) -> dict[Run, ArchivedRun]:
+        found = {}
+        for archive in sorted(self.root.glob(f"*{SUFFIX}")):
+            for archived in read_archive(archive):
+                try:
+                    if isinstance(archived, DamagedLine):
+                        raise ValueError(archived.reason)
+                    found[parse_run(archived.description)] = archived
+                except ValueError as error:
+                    warnings.warn(f"{archive} holds a run that cannot be used: {error}", CorruptWarning, stacklevel=2)
+        return found

@@ -1,0 +1,134 @@
+"""Choose the figures of a study: all that can be drawn from its finished runs."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import pandas as pd
+
+from ...data.dense import DENSE
+from ...studies import Study
+from .. import ranks
+from . import dense, dynamics, ranking, scores, training
+from .spec import FigureSpec, MarkStyle
+from .style import METHOD_STYLES, indexed_style
+
+
+def study_figures(
+    study: Study, frames: Mapping[str, pd.DataFrame], load_histories: Callable[[], pd.DataFrame]
+) -> dict[str, FigureSpec]:
+    """Return the figures of a study by the name of their files.
+
+    Args:
+        study: the study.
+        frames: the scores of this and possibly of other studies, by name.
+        load_histories: returns the recorded epochs of the study's runs, none if only scores are known. Called only if
+            a figure needs them.
+    """
+    frame = frames[study.name]
+    if not len(frame):
+        return {}
+    if study.rates:
+        return {study.name: scores.ranking(study, frame)}
+    if not set(study.methods) <= set(METHOD_STYLES):
+        return {}
+    if study.layout == "ranks":
+        return _ranking_figures(study, frame)
+    figures: dict[str, FigureSpec | None] = {}
+    histories = load_histories()
+    if study.problem in DENSE:
+        figures = _dense_figures(study, frame, histories)
+    elif study.layout == "metrics":
+        figures = _training_figures(study, frame, histories)
+    else:
+        if study.name == "scale-stress" and len(frames.get("rescaling", ())):
+            figures |= {"stress": scores.stress_curves(frames), "degradation": scores.degradation(frames)}
+        if "scale" in dict(study.conditions[0].options):
+            figures[study.name] = scores.curves(study, frame)
+        elif study.problem == "heterogeneous":
+            figures[study.name] = scores.regimes(study, frame)
+        figures |= _synthetic_dynamics(study, histories)
+    return {name: figure for name, figure in figures.items() if figure}
+
+
+def _synthetic_dynamics(study: Study, histories: pd.DataFrame) -> dict[str, FigureSpec | None]:
+    """Draw the chart of BPGS in each column of the first table, and all weights in its first and last column."""
+    if not len(histories):
+        return {}
+    run = set(histories["condition"])
+    keys = [c.key for c in next(iter(study.conditions_by_part().values())) if c.key in run]
+    cells = {(m, key): found for (m, key), found in histories.groupby(["method", "condition"], sort=False)}
+    charted = [(key, cells["BPGS", key]) for key in keys if ("BPGS", key) in cells]
+    figures = {f"{study.name}-chart": dynamics.chart(study.title, charted)}
+    for key in dict.fromkeys([keys[0], keys[-1]]):
+        shown = [(method, cells[method, key]) for method in study.methods if (method, key) in cells]
+        figures[_file_name(study.name, key, "weights")] = dynamics.weights(
+            f"{study.title}, {key}", shown, METHOD_STYLES
+        )
+    return figures
+
+
+def _ranking_figures(study: Study, frame: pd.DataFrame) -> dict[str, FigureSpec]:
+    rankings = ranks.rankings(study, frame)
+    if not rankings:
+        return {}
+    figures = {f"{study.name}-ranks": ranking.critical_difference(rankings, study.title)}
+    if ranks.comparable(rankings):
+        first, second = rankings
+        figures[f"{study.name}-graded"] = ranking.cost_of_factors(first, second, study.title)
+    return figures
+
+
+def _dense_figures(study: Study, frame: pd.DataFrame, histories: pd.DataFrame) -> dict[str, FigureSpec | None]:
+    """Draw curves, weights and charts of each table that was run, and scores where there are methods to compare."""
+    figures: dict[str, FigureSpec | None] = {}
+    for condition in study.conditions:
+        here = frame[frame["condition"] == condition.key]
+        if not len(here) or "measured" in dict(condition.options):
+            continue
+        name = partial(_file_name, study.name, condition.key)
+        if here["method"].nunique() > 1:
+            figures[name("scores")] = dense.scores(study, condition, here)
+            figures[name("heatmap")] = dense.heatmap(study, condition, here)
+            if "delta_m" in study.metrics and here["delta_m"].notna().any():
+                figures[name("delta")] = dense.delta(study, condition, here)
+        found = histories[histories["condition"] == condition.key]
+        if len(found) and len(study.methods) > 1:
+            styles = training.styles_of_run_methods(study, found)
+            title = training.condition_title(study, condition)
+            figures[name("curves")] = dense.curves(training.with_seeds(title, found), found, styles)
+            figures |= _dynamics(_file_name(study.name, condition.key), title, found, styles)
+    if len(histories) and len(study.methods) == 1:  # compare the conditions instead of methods
+        found = histories.assign(method=histories["condition"])
+        styles = {str(key): indexed_style(i) for i, key in enumerate(found["method"].unique())}
+        figures[f"{study.name}-curves"] = dense.curves(training.with_seeds(study.title, found), found, styles)
+        figures |= _dynamics(study.name, study.title, found, styles)
+    return figures
+
+
+def _training_figures(study: Study, frame: pd.DataFrame, histories: pd.DataFrame) -> dict[str, FigureSpec | None]:
+    figures: dict[str, FigureSpec | None] = {}
+    for condition in study.conditions:
+        found = histories[histories["condition"] == condition.key]
+        if len(found) and condition.key in set(frame["condition"]):
+            name = _file_name(study.name, condition.key)
+            figures[name] = training.curves(study, condition, found)
+            styles = training.styles_of_run_methods(study, found)
+            figures |= _dynamics(name, training.condition_title(study, condition), found, styles)
+    return figures
+
+
+def _dynamics(
+    name: str, title: str, histories: pd.DataFrame, styles: Mapping[str, MarkStyle]
+) -> dict[str, FigureSpec | None]:
+    """Draw the weights and charts of each method over the epochs."""
+    shown = [(method, histories[histories["method"] == method]) for method in styles]
+    return {
+        f"{name}-weights": dynamics.weights(title, shown, styles),
+        f"{name}-chart": dynamics.chart(title, shown),
+    }
+
+
+def _file_name(*words: str) -> str:
+    """Join words to a name without characters that are special in file systems or URLs."""
+    plain = "-".join(words).replace("×", "x").replace("=", "-").replace(",", "")
+    return plain.replace(" ", "-")

@@ -1,0 +1,76 @@
+"""The claims ledger of the page: one row per claim."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..studies import Study
+from ..studies.base import BPGS_RAW_LABEL
+from .ledger import Finding, Judgement, Verdict
+from .report import Report
+from .tables import format_number, format_seeds
+from .variants import ReportVariant
+
+VERDICT_ORDER: tuple[Verdict, ...] = ("does not hold", "undecided", "holds", "not run")
+"""Claims that fail come first."""
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """A claim, with our result at each set of seeds and for each form of BPGS."""
+
+    study: str
+    variant: str
+    anchor: str
+    claim: str
+    source: str
+    verdict: Verdict
+    results: list[dict[str, str]]
+    parts: list[str]
+
+    @property
+    def paper_values(self) -> list[str]:
+        """The paper's value of each result; a single one if all are the same."""
+        values = [result["paper"] for result in self.results]
+        return values[:1] if len(set(values)) == 1 else values
+
+
+def ledger_rows(report: Report, study: Study, variant: ReportVariant, anchor: str) -> Iterator[LedgerRow]:
+    for claim in study.claims:
+        found = [j for column in report.judgements[study.name] for j in column if j.claim is claim]
+        released = (j for j in found if j.reading != BPGS_RAW_LABEL)
+        verdicts: list[Verdict] = [j.verdict for j in released if j.verdict != "not run"]
+        several = [j for j in found if len(j.findings) > 1 and j.verdict != "not run"]
+        yield LedgerRow(
+            study.title,
+            variant.label,
+            anchor,
+            claim.text,
+            claim.source,
+            min(verdicts or ["not run"], key=VERDICT_ORDER.index),
+            [_result(judgement) for judgement in found],
+            [f"{_seeds_and_form(j)}: {'; '.join(_format_finding(f) for f in j.findings)}" for j in several],
+        )
+
+
+def _seeds_and_form(judgement: Judgement) -> str:
+    return format_seeds(judgement.seeds) + (", raw ω" if judgement.reading == BPGS_RAW_LABEL else "")
+
+
+def _result(judgement: Judgement) -> dict[str, str]:
+    decisive = judgement.decisive
+    return {
+        "seeds": _seeds_and_form(judgement),
+        "verdict": judgement.verdict,
+        "ours": _format_finding(decisive) if judgement.verdict != "not run" else "",
+        "paper": "" if decisive.paper != decisive.paper else format_number(decisive.paper),
+    }
+
+
+def _format_finding(finding: Finding) -> str:
+    if finding.low != finding.low:
+        return _signed(finding.ours)
+    return f"{_signed(finding.ours)} [{_signed(finding.low)}, {_signed(finding.high)}]"
+
+
+def _signed(value: float) -> str:
+    return format_number(value).replace("-", "−")

@@ -1,0 +1,209 @@
+"""The sections of the page: each study with its tables, figures and predictions."""
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..data.visualisation import COLUMNS, PREDICTED, TRUTH
+from ..studies import Cell, Study
+from . import ledger, ranks, saturation, tables
+from .figures.render_plotly import PlotlyPanel, plotly_panels
+from .figures.spec import FigureSpec, MarkStyle
+from .html_runs import RunGroup, run_groups
+from .report import Report
+from .run_collection import CollectedRuns
+from .tables import Highlight
+from .variants import ReportVariant
+
+
+@dataclass(frozen=True)
+class HtmlTable:
+    """A table. Each cell has our text, the paper's, how each is highlighted, and whether they differ."""
+
+    caption: str
+    heads: list[str]
+    rows: list[tuple[str, list[dict[str, Any]]]]
+
+
+@dataclass(frozen=True)
+class HtmlFigure:
+    """An interactive figure: its panels and its legend. Its files have the same name."""
+
+    name: str
+    title: str
+    alt_text: str
+    panels: list[PlotlyPanel]
+    columns: int
+    legend: dict[str, MarkStyle]
+
+
+@dataclass(frozen=True)
+class PredictionSheet:
+    """Held-out images (rows) with the ground truth or the predictions of a method (columns)."""
+
+    name: str
+    columns: tuple[str, ...]
+    picture: str  # a data URL
+
+
+@dataclass(frozen=True)
+class PredictionStrip:
+    """The predictions of all methods under one condition."""
+
+    title: str
+    sheets: list[PredictionSheet]
+
+
+@dataclass
+class StudySection:
+    """A study on the page."""
+
+    study: str
+    anchor: str
+    title: str
+    question: str
+    variant: str
+    count: int  # of runs; a run may appear in several tables
+    facts: list[str]
+    folder: str  # of its files, relative to the page
+    tables: list[HtmlTable]
+    notes: list[str]
+    figures: list[HtmlFigure]
+    strips: list[PredictionStrip] = field(default_factory=list)
+    run_groups: list[RunGroup] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+
+def study_section(
+    report: Report,
+    study: Study,
+    variant: ReportVariant,
+    collected: CollectedRuns,
+    figures: Mapping[str, FigureSpec],
+    files: Sequence[str],
+    folder: str,
+) -> StudySection:
+    """Return the section of a study.
+
+    Args:
+        report: the report on all studies of the variant.
+        study: the study.
+        variant: how its runs were made.
+        collected: the runs, for their predictions and details.
+        figures: the figures of the study by name.
+        files: the files of the report, relative to the page.
+        folder: the folder of the report, relative to the page.
+    """
+    frame, rows = report.frames[study.name], report.runs[study.name]
+    shown = set(zip(rows["method"], rows["condition"], rows["seed"], strict=True))
+    cells = [
+        cell for cell in variant.cells.get(study.name, ()) if (cell.method, cell.condition.key, cell.run.seed) in shown
+    ]
+    count = len({cell.run.key for cell in cells}) or len(rows)
+    facts = [f"{count} runs", tables.format_seeds(sorted({int(seed) for seed in frame["seed"]}))]
+    if variant.device:
+        facts.append(variant.device)
+    if missing := variant.missing.get(study.name):
+        facts.append(f"{missing} of its grid missing")
+    agreement = ledger.agreement(study, frame)
+    return StudySection(
+        study.name,
+        section_anchor(study, folder),
+        study.title,
+        study.question,
+        variant.label,
+        count,
+        facts,
+        f"{folder}/" if folder else "",
+        _study_tables(report, study),
+        [agreement] if agreement else [],
+        [_html_figure(name, spec) for name, spec in figures.items()],
+        list(_prediction_strips(study, cells, collected)),
+        run_groups(cells, collected),
+        [name for name in files if Path(name).stem in (study.name, f"{study.name}-ranks", *figures)],
+    )
+
+
+def section_anchor(study: Study, folder: str) -> str:
+    return f"{study.name}-{folder}" if folder else study.name
+
+
+def _study_tables(report: Report, study: Study) -> list[HtmlTable]:
+    frame, found = report.frames[study.name], list[HtmlTable]()
+    if study.layout == "ranks" and (rankings := ranks.rankings(study, frame)):
+        return [_ranking_table(ranking) for ranking in rankings]
+    for seeds in report.seed_sets[study.name]:
+        for grid in tables.table_grids(study, tables.table_entries(study, frame, seeds)):
+            ours, theirs = tables.mark_best(grid), tables.mark_best(grid, paper=True)
+            rows = [
+                (method, [_cell(*three) for three in zip(entries, ours[method], theirs[method], strict=True)])
+                for method, entries in grid.rows.items()
+            ]
+            found.append(HtmlTable(tables.caption(study, grid, seeds), grid.heads, rows))
+    return found
+
+
+def _cell(entry: tables.Entry, ours: Highlight, paper: Highlight) -> dict[str, Any]:
+    return {
+        "text": _with_minus(entry.ours()), "mark": ours, "paper": _with_minus(entry.paper()), "paper_mark": paper,
+        "differs": not entry.agrees,
+    }  # fmt: skip
+
+
+def _with_minus(text: str) -> str:
+    return text.replace("-", "−")
+
+
+def _plain_cell(text: str, mark: Highlight = "") -> dict[str, Any]:
+    return {"text": text, "mark": mark, "paper": "", "paper_mark": "", "differs": False}
+
+
+def _ranking_table(ranking: ranks.Ranking) -> HtmlTable:
+    means = ranking.scores.mean()
+    marks: dict[int, Highlight] = {0: "best", 1: "second"}
+    rows = [
+        (str(method), [_plain_cell(f"{value:.2f}", marks.get(place, "")), _plain_cell(f"{means[method]:.3f}")])
+        for place, (method, value) in enumerate(ranking.ranks.items())
+    ]
+    return HtmlTable(f"{ranking.part} (Friedman p = {ranking.p:.2g})", ["average rank", "mean score"], rows)
+
+
+def saturation_tables(report: Report, variant: ReportVariant) -> list[HtmlTable]:
+    """Return the paper's table on saturation, if any of its studies was run."""
+    found = saturation.saturation_rows(variant.studies, report.frames)
+    if not len(found):
+        return []
+    texts = [saturation.format_row(row) for _, row in found.iterrows()]
+    rows = [(name, [_plain_cell(text) for text in rest]) for name, *rest in texts]
+    label = f" ({variant.label})" if variant.label else ""
+    return [HtmlTable(f"Saturation of BPGS{label}", list(saturation.HEADS[1:]), rows)]
+
+
+def _html_figure(name: str, spec: FigureSpec) -> HtmlFigure:
+    return HtmlFigure(name, spec.title, spec.alt_text, plotly_panels(spec), spec.columns, spec.legend())
+
+
+def _prediction_strips(study: Study, cells: Sequence[Cell], collected: CollectedRuns) -> Iterator[PredictionStrip]:
+    """Yield, per condition, the ground truth if it is known and each method's predictions at its first seed."""
+    for condition in study.conditions:
+        truth_sheets: list[PredictionSheet] = []
+        sheets: dict[str, PredictionSheet] = {}
+        for cell in cells:
+            if cell.condition != condition or cell.method in sheets:
+                continue
+            finished = collected.runs[cell.run.key]
+            predicted, truth = finished.picture(PREDICTED), finished.picture(TRUTH)
+            if predicted is None:
+                continue
+            if truth is not None and not truth_sheets:  # archives omit photographs that may not be redistributed
+                truth_sheets = [PredictionSheet("image and ground truth", COLUMNS[TRUTH], _data_url(truth))]
+            name = f"{cell.method}, seed {cell.run.seed}"
+            sheets[cell.method] = PredictionSheet(name, COLUMNS[PREDICTED], _data_url(predicted))
+        if sheets:
+            yield PredictionStrip(condition.part or condition.key, [*truth_sheets, *sheets.values()])
+
+
+def _data_url(picture: bytes) -> str:
+    return f"data:image/webp;base64,{base64.b64encode(picture).decode()}"
