@@ -16,7 +16,7 @@ MAY_SKIP = {
     "tests/docs/test_browser.py": "needs Chromium",
     "tests/docs/test_pages.py": "needs Chromium",
     "tests/gradients/test_retained.py": "needs a C++ compiler",
-    "tests/gradients/test_training_loop.py": "this torch does not say",
+    "tests/gradients/test_training_loop.py": "needs a torch that exposes retain_graph",
     "tests/lab/atlas/test_atlas.py": "needs Chromium",
     "tests/lab/data/test_nyuv2.py": "needs NYUv2 (COUNTERPOISE_DATA)",
     "tests/lab/data/test_tabular.py": "needs the real data",

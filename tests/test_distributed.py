@@ -1,4 +1,4 @@
-"""Process groups: every rank weighs as one process on the union batch would."""
+"""Process groups: every rank computes the weights of one process on the union batch."""
 
 import copy
 import os
@@ -30,19 +30,21 @@ def data() -> tuple[nn.Module, Tensor, Tensor]:
 def task_losses(
     model: nn.Module, x: Tensor, y: Tensor, labelled: Tensor, empty: float | None = None
 ) -> tuple[dict[str, Tensor | None], Tensor]:
-    """Mean squared error of each task over its labelled rows, and how many rows those are; where it has none, None or
-    that number."""
+    """Return the mean squared error of each task over its labelled rows, and the number of these rows.
+
+    A task without labelled rows has the loss None, or `empty` if given.
+    """
     errors = (model(x) - y).square()
     losses: dict[str, Tensor | None] = {}
     for i, task in enumerate(TASKS):
         rows = labelled[:, i]
-        nothing = None if empty is None else errors[:, i].mean() * 0 + empty
-        losses[task] = errors[rows, i].mean() if rows.any() else nothing
+        missing = None if empty is None else errors[:, i].mean() * 0 + empty
+        losses[task] = errors[rows, i].mean() if rows.any() else missing
     return losses, labelled.sum(0)
 
 
 def labels(case: str, world: int) -> Tensor:
-    """Which rows carry a label of which task, for the union batch."""
+    """Return which rows of the union batch have a label of which task."""
     mask = torch.ones(ROWS, 3, dtype=torch.bool)
     if case in ("absent on some ranks", "no samples on some ranks"):
         mask[: ROWS // world, 1] = False
@@ -58,7 +60,7 @@ def labels(case: str, world: int) -> Tensor:
 
 
 def train(name: str, case: str, world: int, rank: int | None) -> list[Any]:
-    """Weights, objective, network gradient and state over a few steps; the union batch when rank is None."""
+    """Return weights, objective, network gradient and state of a few steps; on the union batch if rank is None."""
     model, x, y = data()
     mask = labels(case, world)
     if rank is not None:
@@ -67,8 +69,8 @@ def train(name: str, case: str, world: int, rank: int | None) -> list[Any]:
     alone = rank is None or case.startswith("a rank without losses")  # DDP waits for gradients from every rank
     network: nn.Module = model if alone else DistributedDataParallel(model)
     balancer = cp.make(name, TASKS)
-    narrow = case == "a rank without losses, narrow state"
-    if not narrow:
+    float32_state = case == "a rank without losses, float32 state"
+    if not float32_state:
         balancer.double()
     optimizer = torch.optim.SGD([{"params": model.parameters()}, *balancer.param_groups()], lr=1e-3)
     empty = 7.0 if case == "no samples on some ranks" else None
@@ -76,17 +78,18 @@ def train(name: str, case: str, world: int, rank: int | None) -> list[Any]:
     for _ in range(STEPS):
         losses, counts = task_losses(network, x, y, mask, empty)
         optimizer.zero_grad()
-        behind = counts if case in ("uneven counts", "no samples on some ranks") else None
-        value = balancer(losses, counts=behind)
+        given_counts = counts if case in ("uneven counts", "no samples on some ranks") else None
+        value = balancer(losses, counts=given_counts)
         value.backward()
         cp.average_gradients(model.parameters() if alone and rank is not None else ())
         floats = any(t.is_floating_point() for t in balancer.state_dict().values())
-        if floats or not case.startswith("a rank without losses"):  # without such state it cannot know the precision
-            record += [] if narrow else [balancer.weights, value.detach()]
-        record += [] if narrow else [copy.deepcopy(p.grad) for p in model.parameters()]
+        # A rank without losses knows the precision only from its state.
+        if floats or not case.startswith("a rank without losses"):
+            record += [] if float32_state else [balancer.weights, value.detach()]
+        record += [] if float32_state else [copy.deepcopy(p.grad) for p in model.parameters()]
         optimizer.step()
         with torch.no_grad():
-            balancer.step_end(task_losses(model, x, y, mask, empty)[0], counts=behind)
+            balancer.step_end(task_losses(model, x, y, mask, empty)[0], counts=given_counts)
         balancer.epoch_end()
         record += [t.detach().clone() for t in (*balancer.parameters(), *balancer.buffers())]
     return record
@@ -103,11 +106,11 @@ def worker(rank: int, world: int, folder: str) -> None:
 
 CASES = [
     *("all present", "absent on some ranks", "no samples on some ranks", "absent everywhere", "uneven counts"),
-    *("a rank without losses", "a rank without losses, narrow state"),
+    *("a rank without losses", "a rank without losses, float32 state"),
 ]
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def outcome(request: pytest.FixtureRequest) -> tuple[int, list[dict[tuple[str, str], list[Any]]]]:
     world = request.param
     with tempfile.TemporaryDirectory() as folder:
@@ -117,7 +120,7 @@ def outcome(request: pytest.FixtureRequest) -> tuple[int, list[dict[tuple[str, s
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", NAMES)
-def test_ranks_agree_with_each_other_and_with_the_union(
+def test_ranks_agree_with_each_other_and_with_the_union_batch(
     name: str, case: str, outcome: tuple[int, list[dict[tuple[str, str], list[Any]]]]
 ) -> None:
     world, ranks = outcome
@@ -125,6 +128,6 @@ def test_ranks_agree_with_each_other_and_with_the_union(
     for rank in ranks:
         for mine, first in zip(rank[name, case], ranks[0][name, case], strict=True):
             torch.testing.assert_close(mine, first, rtol=0, atol=0, equal_nan=True)
-        rtol, atol = (1e-5, 1e-5) if "narrow" in case else (1e-9, 1e-12)
+        rtol, atol = (1e-5, 1e-5) if "float32" in case else (1e-9, 1e-12)
         for mine, whole in zip(rank[name, case], union, strict=True):
             torch.testing.assert_close(mine, whole, rtol=rtol, atol=atol, equal_nan=True)

@@ -1,4 +1,4 @@
-"""A balancer: a weighting of the losses, then an aggregation of the task gradients."""
+"""The base class of all methods."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,25 +15,14 @@ from torch.amp.grad_scaler import GradScaler
 from ._state.float32 import Float32State
 from .inputs import Losses, task_names
 
-if TYPE_CHECKING:  # not every build of torch has it
+if TYPE_CHECKING:  # some builds of torch have no distributed package
     from torch.distributed import ProcessGroup
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 
-class Common(TypedDict, total=False):
-    """Options that every balancer takes."""
-
-    batch_shape: int | tuple[int, ...]
-    """Leading dimensions of the losses: (120,) balances 120 replicas at once, each with its own state."""
-    strict: bool
-    """Raise on a loss that is not finite instead of leaving its task out. This waits for the device at every step."""
-    process_group: ProcessGroup | None
-    """Where losses are averaged over ranks; the default group, if one is initialised, when None."""
-
-
 class StepRecord:
-    """What the last step leaves to be read. A plain object: assigning to an nn.Module costs more than the step."""
+    """Results of the last step. A plain object, because assigning attributes to an nn.Module is slower than a step."""
 
     weights: Tensor | None = None
     theta: Tensor | list[float] | None = None
@@ -41,7 +30,41 @@ class StepRecord:
 
 
 class Balancer(Float32State, ABC):
-    """Base of all methods. Call it on the losses (loss space), or call `backward` (every method)."""
+    """Base class of all methods.
+
+    A balancer is an `nn.Module` that combines the losses of several tasks. Loss-space methods (`Weighting`) are called
+    on the losses and return a scalar to differentiate. `backward` works for every method, including the gradient-space
+    methods (`Aggregation`), which combine the gradients of the tasks.
+
+    Args:
+        tasks (int | Sequence[str]): number of tasks, or their names.
+        batch_shape (int | tuple[int, ...]): leading dimensions of the losses. `(120,)` balances 120 independent models
+            at once, each with its own state. Default: ().
+        strict (bool): raise an error for a loss that is not finite, instead of treating its task as absent. This
+            synchronizes with the device in every step. Default: False.
+        process_group (ProcessGroup | None): the group over which losses are averaged; None selects the default group
+            if one is initialized. Default: None.
+
+    Attributes:
+        tasks (tuple[str, ...]): names of the tasks.
+        batch_shape (tuple[int, ...]): leading dimensions of the losses.
+
+    Raises:
+        TypeError: if `tasks` is neither a number nor a sequence of names.
+        ValueError: if there are no tasks, or if two have the same name.
+
+    Example:
+        >>> import counterpoise as cp
+        >>> weight = torch.ones(2, requires_grad=True)
+        >>> balancer: cp.Balancer = cp.UWO(["seg", "depth"])
+        >>> losses = {"seg": 2 * weight.sum(), "depth": 5 * weight.sum()}
+        >>> balancer.backward(losses, shared=[weight])
+        tensor(2.)
+        >>> balancer.weights
+        tensor([0.2500, 0.1000])
+        >>> weight.grad
+        tensor([1., 1.])
+    """
 
     def __init__(
         self,
@@ -60,18 +83,21 @@ class Balancer(Float32State, ABC):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of a loss vector: (*batch_shape, T)."""
+        """Shape of the losses, (*batch_shape, T)."""
         return (*self.batch_shape, len(self.tasks))
 
     @property
     def weights(self) -> Tensor | None:
-        """What multiplied each task in the last step, (…, T), detached, on the device; None before the first step."""
+        """Weights of the tasks in the last step, (…, T), detached, on the device; None before the first step.
+
+        Also None after a step of a method whose direction is not a weighted sum of task gradients.
+        """
         weights = self._last.weights
-        return None if weights is None else weights.clone()  # the backward pass may still need it as it is
+        return None if weights is None else weights.clone()  # the backward pass may still need the original
 
     @property
     def learning(self) -> bool:
-        """Whether a call may change the balancer's state: in training mode, with gradients enabled."""
+        """Whether a call may change the state: in training mode with gradients enabled."""
         return self.training and torch.is_grad_enabled()
 
     @abstractmethod
@@ -85,10 +111,21 @@ class Balancer(Float32State, ABC):
         retain_graph: bool = False,
         **needs: Any,
     ) -> Tensor:
-        """Adds the balanced gradients to `.grad` of the network and of the balancer; returns the objective, detached.
+        """Add the balanced gradients to `.grad` of the network's and the balancer's parameters.
 
-        `shared` or `features` say where gradient-space methods compare tasks; loss-space methods need neither. `scaler`
-        is a GradScaler; scaling happens after weighting. Whatever else a method needs (`kpis`, …) goes by keyword.
+        Args:
+            losses (Losses): a tensor (…, T), or one scalar per task, by name or in the order of the tasks. None and
+                NaN stand for an absent task.
+            shared (Iterable[Tensor] | None): the parameters that all tasks share, on which gradient-space methods
+                compare task gradients. Loss-space methods ignore it. Default: None.
+            features (Tensor | None): the representation that all heads take as input. Gradient-space methods compare
+                task gradients there, or on `shared` through it. Default: None.
+            scaler (GradScaler | None): a gradient scaler, applied after weighting. Default: None.
+            retain_graph (bool): keep the graph for another backward pass. Default: False.
+            **needs: what else the method requires, for example `kpis` for DTP; see `describe(name).needs`.
+
+        Returns:
+            Tensor: the objective, detached.
         """
 
     @abstractmethod
@@ -100,29 +137,51 @@ class Balancer(Float32State, ABC):
         features: Tensor | Sequence[Tensor] | None = None,
         **needs: Any,
     ) -> Tensor:
-        """A scalar whose own `.backward()` is `backward(losses, …)`, times whatever it was multiplied by before.
+        """Return a scalar whose `.backward()` does what `backward(losses, …)` does.
 
-        For frameworks that scale, divide and differentiate a loss themselves (Lightning, Transformers, Accelerate).
+        For frameworks that scale, divide and differentiate a loss themselves (Lightning, Transformers, Accelerate). A
+        factor on the scalar multiplies all gradients.
+
+        Args:
+            losses (Losses): as in `backward`.
+            shared (Iterable[Tensor] | None): as in `backward`. Default: None.
+            features (Tensor | Sequence[Tensor] | None): as in `backward`. Default: None.
+            **needs: as in `backward`.
+
+        Returns:
+            Tensor: the scalar to differentiate.
         """
 
     def step_end(self, losses_after: Losses, *, counts: Tensor | None = None) -> None:
-        """After the optimiser's step: the losses of the same batch, computed again. Only some methods (FAMO) use it."""
+        """Update methods that use the losses after the optimizer's step (FAMO); other methods do nothing.
+
+        Args:
+            losses_after (Losses): the losses of the same batch, computed again.
+            counts (Tensor | None): number of samples behind each loss, (…, T). Default: None.
+        """
         del losses_after, counts
 
     def epoch_end(self) -> None:
-        """After each epoch. Only some methods (DWA, STCH) use it."""
+        """Update methods that use epochs (DWA, STCH); other methods do nothing. Call it after every epoch."""
 
     def reset(self) -> None:
-        """Starts over: the state of a new balancer, in place."""
+        """Restore the state of a new balancer, in place."""
         self._last = StepRecord()
 
     def param_groups(self, **options: Any) -> list[dict[str, Any]]:
-        """Optimiser groups for what the balancer learns: no weight decay, and any other `options` (such as lr)."""
+        """Return optimizer groups for the balancer's parameters.
+
+        Args:
+            **options: options of the group, such as `lr`. The weight decay is 0 unless given.
+
+        Returns:
+            list[dict[str, Any]]: one group, or none if the method has no parameters.
+        """
         parameters = list(self.parameters())
         return [{"params": parameters, "weight_decay": 0.0, **options}] if parameters else []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A copy averages in the same process group: a group cannot be copied."""
+        """Copy everything but the process group, which cannot be copied and is shared with the original."""
         memo[id(self.process_group)] = self.process_group
         new = type(self).__new__(type(self))
         memo[id(self)] = new

@@ -1,6 +1,6 @@
-"""The few collectives that balancing needs."""
+"""Collective operations: averaging losses and gradients over ranks."""
 
-from __future__ import annotations  # not every build of torch has a ProcessGroup
+from __future__ import annotations  # some builds of torch have no ProcessGroup
 
 from collections.abc import Iterable, Sequence
 
@@ -9,21 +9,27 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .functional import Step
-from .functional._masking import result_dtype
+from .functional._masking import output_dtype
 
 
 def is_active(group: dist.ProcessGroup | None) -> bool:
-    """Whether there is anyone to average with."""
+    """Return whether a process group with more than one rank is initialized."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
 
 
 def average_losses(losses: Tensor, counts: Tensor | None, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
-    """Averages losses (…, T) over the ranks that have them, in one all-reduce.
+    """Average losses (…, T) over the ranks that have them, in one all-reduce.
 
-    `counts` says how many samples stand behind each loss (default: as many on every rank). Returns the mean, NaN where
-    no rank has the task, and this rank's share: the factor on the local gradient after which an average over ranks, as
-    DistributedDataParallel takes it, is the gradient of the mean. Both are float64 on every rank: a rank without any
-    loss does not know the precision of the others, and state must be the same on all.
+    Args:
+        losses: the losses of this rank, NaN for absent tasks.
+        counts: number of samples behind each loss; None if it is the same on every rank.
+        group: the process group.
+
+    Returns:
+        The mean, NaN for tasks that no rank has; and this rank's share, a factor on the local gradient. With it, the
+        average of the gradients over ranks, as DistributedDataParallel computes it, is the gradient of the mean. Both
+        are float64 on every rank, because a rank without losses does not know the precision of the others and the
+        state must be identical on all.
     """
     present = torch.isfinite(losses)
     values = torch.where(present, losses, 0.0).to(torch.float64)
@@ -36,36 +42,53 @@ def average_losses(losses: Tensor, counts: Tensor | None, group: dist.ProcessGro
 
 
 def to_comm_device(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """What a rank without any loss brings: nothing told it the device, but NCCL takes no tensor of the CPU."""
+    """Move losses to the device of the process group: a rank without losses has them on the CPU, unlike NCCL."""
     if values.device.type == "cpu" and is_active(group) and dist.get_backend(group) == dist.Backend.NCCL:
         return values.cuda()
     return values
 
 
 def localize_step(step: Step, share: Tensor, losses: Tensor) -> tuple[Step, Step]:
-    """A step on mean losses in the precision of this rank's own, and the same as these see it: weights times share."""
-    dtype = result_dtype(losses)
+    """Convert a step on mean losses to the precision of this rank's losses.
+
+    Returns:
+        The step, and the step for the local losses, whose weights are multiplied by this rank's share.
+    """
+    dtype = output_dtype(losses)
     whole = step._replace(objective=step.objective.to(dtype), weights=step.weights.to(dtype))
     return whole, whole._replace(weights=(step.weights * share).to(dtype))
 
 
 def average_gradients(parameters: Iterable[Tensor], group: dist.ProcessGroup | None = None) -> None:
-    """Averages `.grad` over ranks in one all-reduce; a rank where a parameter has none counts as zero.
+    """Average `.grad` over ranks in one all-reduce per dtype.
 
-    For what a gradient-space balancer leaves to you: call it on the heads (`ranks="exact"`), or on all parameters
-    (`ranks="local"`), after `backward`. Does nothing outside a process group.
+    A gradient-space balancer averages no gradients but those it compares. After its `backward`, call this function on
+    the parameters of the heads (`ranks="exact"`) or on all parameters (`ranks="local"`).
+
+    Args:
+        parameters (Iterable[Tensor]): the parameters. On a rank where one has no gradient, its gradient counts as 0.
+        group (ProcessGroup | None): the process group; None selects the default group. Default: None.
+
+    Returns:
+        None: the gradients are replaced in place. Without an initialized process group nothing happens.
+
+    Example:
+        >>> import counterpoise as cp
+        >>> head = torch.nn.Linear(4, 1)
+        >>> head(torch.ones(4)).sum().backward()
+        >>> cp.average_gradients(head.parameters())
     """
     if not is_active(group):
         return
-    held = [p for p in parameters if p.requires_grad]
-    for p in held:
+    trainable = [p for p in parameters if p.requires_grad]
+    for p in trainable:
         if p.grad is None:
             p.grad = torch.zeros_like(p)
-    average_tensors([p.grad for p in held if p.grad is not None], group)
+    average_tensors([p.grad for p in trainable if p.grad is not None], group)
 
 
 def average_tensors(tensors: Sequence[Tensor], group: dist.ProcessGroup | None) -> None:
-    """Replaces tensors of one or several precisions by their means over ranks, in one all-reduce for each precision."""
+    """Replace tensors by their means over ranks, in one all-reduce per dtype."""
     world = dist.get_world_size(group)
     for dtype in dict.fromkeys(t.dtype for t in tensors):
         alike = [t for t in tensors if t.dtype == dtype]
@@ -80,6 +103,6 @@ def world_size(group: dist.ProcessGroup | None) -> int:
 
 
 def sum_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """The sum over ranks."""
+    """Return the sum over ranks, computed in place."""
     dist.all_reduce(tensor, group=group)
     return tensor

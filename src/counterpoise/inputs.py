@@ -1,4 +1,4 @@
-"""What may be passed as losses, and the checks on it."""
+"""The forms in which losses can be passed, and their validation."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,17 +11,17 @@ from torch import Tensor
 from ._state.float32 import state_dtype
 
 Losses: TypeAlias = Tensor | Mapping[str, Tensor | None] | Sequence[Tensor | None]
-"""A tensor of shape (…, T), or one scalar per task: by name, or in the order of the tasks. None is an absent task."""
+"""A tensor of shape (…, T), or one scalar per task, by name or in the order of the tasks. None marks an absent task."""
 
 PerTask: TypeAlias = Tensor | Mapping[str, float] | Sequence[float]
-"""One number for each task: by name, or in the order of the tasks."""
+"""One number per task, by name or in the order of the tasks."""
 
 Slots: TypeAlias = tuple[int, ...] | None
-"""The task of each loss that was given; None: one tensor holds them all."""
+"""The task index of each given loss; None if all losses are in one tensor."""
 
 
 def task_names(tasks: int | Sequence[str]) -> tuple[str, ...]:
-    """Turns a number of tasks or their names into names."""
+    """Return the names of the tasks; a number n becomes "task_0" to "task_{n-1}"."""
     if isinstance(tasks, bool) or not isinstance(tasks, int | Sequence):
         raise TypeError(f"tasks must be a number or a sequence of names, not {type(tasks).__name__}")
     if isinstance(tasks, str):
@@ -30,28 +30,28 @@ def task_names(tasks: int | Sequence[str]) -> tuple[str, ...]:
         )
     names = tuple(f"task_{i}" for i in range(tasks)) if isinstance(tasks, int) else tuple(tasks)
     if not names:
-        raise ValueError("a balancer needs at least one task, got none")
+        raise ValueError("expected at least one task, got none")
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"task names must be strings, got {name!r} ({type(name).__name__})")
     if len(set(names)) < len(names):
-        raise ValueError(f"task names must differ from each other, got {list(names)}")
+        raise ValueError(f"task names must be unique, got {list(names)}")
     return names
 
 
 def per_task(
-    what: str, given: PerTask | None, default: float, tasks: tuple[str, ...], shape: tuple[int, ...]
+    option: str, given: PerTask | None, default: float, tasks: tuple[str, ...], shape: tuple[int, ...]
 ) -> Tensor:
-    """An option with one number for each task as a tensor of `shape`: by name, in order, or the default for all."""
+    """Return an option with one number per task as a tensor of `shape`, filled with the default if it is None."""
     if given is None:
         return torch.full(shape, default, dtype=state_dtype())
     if isinstance(given, Mapping):
         if set(given) != set(tasks):
-            raise ValueError(f"{what} are given for {format_names(tuple(given))}, expected {format_names(tasks)}")
+            raise ValueError(f"{option} are given for {format_names(tuple(given))}, expected {format_names(tasks)}")
         given = [given[task] for task in tasks]
     values = torch.as_tensor(given, dtype=state_dtype())
     if values.shape not in (shape, (len(tasks),)):
-        raise ValueError(f"{what} have shape {tuple(values.shape)}, expected {shape}: one for each task")
+        raise ValueError(f"{option} have shape {tuple(values.shape)}, expected {shape}: one for each task")
     return values.expand(shape).clone()
 
 
@@ -62,15 +62,22 @@ def collect_losses(
     device: torch.device | None,
     dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Slots, tuple[Tensor, ...]]:
-    """Checks losses; an error names the task, what was given and what was expected.
+    """Validate losses and collect them in one tensor.
 
-    Returns their values in one detached vector (…, T), NaN where a task has none; and what gradients flow back to. The
-    `dtype` is that of the network or of the balancer's state: without any loss, nothing else says in what precision to
-    answer.
+    Args:
+        losses: the losses as the user passed them.
+        tasks: names of the tasks.
+        batch_shape: leading dimensions of each loss.
+        device: the expected device; None accepts the device of the first loss.
+        dtype: precision of the network or of the balancer's state, which determines the result if no loss is given.
+
+    Returns:
+        The values in one detached tensor (…, T), NaN for absent tasks; the task of each given loss; and the given
+        losses, to which gradients flow back.
     """
     if isinstance(losses, Tensor):
         if not _fits(losses, (*batch_shape, len(tasks)), device):
-            _refuse(
+            _raise_mismatch(
                 losses,
                 "the tensor of losses",
                 (*batch_shape, len(tasks)),
@@ -85,30 +92,30 @@ def collect_losses(
         expected_device = device or given[0][1].device
         if not _fits(loss, batch_shape, expected_device):
             advice = "reduce it first, for example with .mean()"
-            _refuse(loss, f"the loss of task {tasks[slot]!r}", batch_shape, expected_device, advice)
+            _raise_mismatch(loss, f"the loss of task {tasks[slot]!r}", batch_shape, expected_device, advice)
     slots = tuple(slot for slot, _ in given)
     inputs = tuple(loss for _, loss in given)
-    return _vector(inputs, slots, tasks, batch_shape, device, dtype), slots, inputs
+    return _stack(inputs, slots, tasks, batch_shape, device, dtype), slots, inputs
 
 
 def mask_unsampled(values: Tensor, counts: Tensor) -> Tensor:
-    """The losses behind which there are samples, NaN for the others: a task without a sample is absent."""
-    return torch.where(_sampled(counts, values), values, torch.nan)
+    """Replace the losses of tasks without samples by NaN: such tasks are absent."""
+    return torch.where(_has_samples(counts, values), values, torch.nan)
 
 
 def check_finite(values: Tensor, slots: Slots, tasks: tuple[str, ...], counts: Tensor | None = None) -> None:
-    """Raises on a loss that was given and is not finite. Reads the values, so it waits for the device."""
-    broken = ~torch.isfinite(values)
+    """Raise an error if a given loss is not finite. Reading the values synchronizes with the device."""
+    nonfinite = ~torch.isfinite(values)
     if counts is not None:
-        broken &= _sampled(counts, values)
+        nonfinite &= _has_samples(counts, values)
     for slot in range(len(tasks)) if slots is None else slots:
-        if bool(broken[..., slot].any()):
+        if bool(nonfinite[..., slot].any()):
             value = values[..., slot].tolist()
             raise ValueError(f"the loss of task {tasks[slot]!r} is not finite: {value} (strict=True)")
 
 
-def _sampled(counts: object, values: Tensor) -> Tensor:
-    """Behind which losses there are samples; refuses anything but a tensor with one number for each loss."""
+def _has_samples(counts: object, values: Tensor) -> Tensor:
+    """Return which losses are means over at least one sample; validate `counts`."""
     shape = tuple(values.shape)
     if not isinstance(counts, Tensor):
         raise TypeError(f"counts must be a tensor of shape {shape}, got {type(counts).__name__}")
@@ -118,26 +125,24 @@ def _sampled(counts: object, values: Tensor) -> Tensor:
 
 
 def check_differentiable(values: Tensor, slots: Slots, inputs: tuple[Tensor, ...], tasks: tuple[str, ...]) -> None:
-    """Refuses a loss that no gradient can be taken of. That of an absent task may be a constant, where looking is
-    free."""
+    """Raise an error for a loss without a graph. The loss of an absent task may be a constant (checked on the CPU)."""
     for place, loss in enumerate(inputs):
         if loss.requires_grad:
             continue
         value = values if slots is None else values[..., slots[place]]
         if value.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.isfinite(value).any():
             continue
-        what = "the tensor of losses" if slots is None else f"the loss of task {tasks[slots[place]]!r}"
+        name = "the tensor of losses" if slots is None else f"the loss of task {tasks[slots[place]]!r}"
         raise ValueError(
-            f"{what} has no graph to go back through: it was detached, or made under torch.no_grad(). Pass None for a "
-            f"task that is absent"
+            f"{name} has no graph: it was detached, or computed under torch.no_grad(). Pass None for an absent task"
         )
 
 
 def cut_nonfinite(values: Tensor, slots: Slots, inputs: tuple[Tensor, ...]) -> tuple[int, ...]:
-    """Finds the losses that are not finite: their own graphs might turn a zero gradient into NaN.
+    """Find losses that are not finite, whose graphs might turn a zero gradient into NaN.
 
-    Returns their tasks, which are to get no gradient at all; in a `torch.stack` of losses they are cut off here. Only
-    where looking is free, on the CPU and outside a compiled graph; elsewhere such a task gets a zero gradient.
+    Returns the tasks that must get no gradient at all; the inputs of a `torch.stack` are detached here. Only on the CPU
+    and outside compiled graphs, where reading values is free; elsewhere such a task gets a zero gradient.
     """
     if torch.compiler.is_compiling() or (slots is None and inputs[0].grad_fn is None):
         return ()
@@ -151,7 +156,7 @@ def cut_nonfinite(values: Tensor, slots: Slots, inputs: tuple[Tensor, ...]) -> t
         return tasks
     for slot in tasks:
         node, output = stack.next_functions[slot]
-        if node is not None and not hasattr(node, "variable"):  # a leaf would keep the hook for ever
+        if node is not None and not hasattr(node, "variable"):  # a leaf would keep the hook forever
             node.register_prehook(lambda grads, cut=output: tuple(None if k == cut else g for k, g in enumerate(grads)))
     return ()
 
@@ -177,19 +182,21 @@ def _fits(loss: Tensor, shape: tuple[int, ...], device: torch.device | None) -> 
     return loss.is_floating_point() and loss.shape == shape and (device is None or loss.device == device)
 
 
-def _refuse(loss: Tensor, what: str, shape: tuple[int, ...], device: torch.device | None, advice: str) -> NoReturn:
+def _raise_mismatch(
+    loss: Tensor, name: str, shape: tuple[int, ...], device: torch.device | None, advice: str
+) -> NoReturn:
     if not loss.is_floating_point():
-        raise TypeError(f"{what} has dtype {loss.dtype}, expected a floating-point dtype")
+        raise TypeError(f"{name} has dtype {loss.dtype}, expected a floating-point dtype")
     if loss.shape != shape:
         kind = "a scalar" if shape == () else f"shape {shape}"
-        raise ValueError(f"{what} has shape {tuple(loss.shape)}, expected {kind}: {advice}")
+        raise ValueError(f"{name} has shape {tuple(loss.shape)}, expected {kind}: {advice}")
     raise ValueError(
-        f"{what} is on {loss.device}, expected {device}: all losses and the balancer share one device "
+        f"{name} is on {loss.device}, expected {device}: all losses and the balancer must be on one device "
         f"(move the balancer with .to(device))"
     )
 
 
-def _vector(
+def _stack(
     inputs: tuple[Tensor, ...],
     slots: tuple[int, ...],
     tasks: tuple[str, ...],
@@ -210,9 +217,10 @@ def _vector(
 
 
 def has_custom_names(tasks: tuple[str, ...]) -> bool:
-    """Whether the tasks have names of their own, not those that a number of tasks gets."""
+    """Return whether the user named the tasks, rather than passing their number."""
     return tasks != task_names(len(tasks))
 
 
 def format_names(tasks: tuple[str, ...]) -> str:
+    """Return the quoted names, separated by commas."""
     return ", ".join(repr(task) for task in tasks)

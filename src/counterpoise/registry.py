@@ -1,4 +1,4 @@
-"""What methods there are: a frozen description for each, behind `methods`, `describe` and `make`."""
+"""The registry of methods: `methods`, `describe`, `make` and the decorator `register`."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -14,15 +14,25 @@ Kind = TypeVar("Kind", bound=type[Balancer])
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method as a reader of the table sees it."""
+    """Description of a method, as `describe` returns it.
+
+    Attributes:
+        name (str): name in the registry, such as "bpgs".
+        build (type[Balancer]): class of the method.
+        space (str): "loss" for methods that weight losses, "gradient" for methods that combine task gradients.
+        paper (str): authors and year of the paper; empty if there is none.
+        summary (str): what the method does and when to use it, in one line.
+        needs (tuple[str, ...]): requirements beyond the losses: "kpis", "step_end", "epoch_end", "validation", ….
+        url (str): link to the paper; empty if there is none.
+    """
 
     name: str
     build: type[Balancer]
     space: Space
-    paper: str  # author and year; empty where the method is nobody's
-    summary: str  # one line: what it does and when to use it
-    needs: tuple[str, ...]  # what it needs beyond losses: "kpis", "step_end", "epoch_end", …
-    url: str = ""  # a link to the paper: arXiv, DOI or proceedings
+    paper: str
+    summary: str
+    needs: tuple[str, ...]
+    url: str = ""
 
 
 _METHODS: dict[str, Method] = {}
@@ -31,31 +41,66 @@ _METHODS: dict[str, Method] = {}
 def register(
     name: str, *, summary: str, paper: str = "", url: str = "", needs: tuple[str, ...] = (), space: Space = "loss"
 ) -> Callable[[Kind], Kind]:
-    """Puts a balancer class into the registry. A name that is taken is refused; a class may be defined anew."""
+    """Return a class decorator that adds a balancer to the registry; the arguments are the fields of `Method`.
 
-    def enter(build: Kind) -> Kind:
+    Raises:
+        ValueError: if another class has the same name. A class may be defined again, for example in a notebook.
+    """
+
+    def add(build: Kind) -> Kind:
         for other in _METHODS.values():
-            again = (build.__module__, build.__qualname__) == (other.build.__module__, other.build.__qualname__)
-            taken = {_plain(other.name), _plain(other.build.__name__)} & {_plain(name), _plain(build.__name__)}
-            if taken and not again:
-                raise ValueError(f"the method {other.name!r} ({other.build.__name__}) has that name already: {name!r}")
+            redefined = (build.__module__, build.__qualname__) == (other.build.__module__, other.build.__qualname__)
+            taken = {_normalize(other.name), _normalize(other.build.__name__)}
+            if not redefined and taken & {_normalize(name), _normalize(build.__name__)}:
+                raise ValueError(f"the name {name!r} is taken by the method {other.name!r} ({other.build.__name__})")
         _METHODS[name] = Method(name, build, space, paper, summary, needs, url)
         return build
 
-    return enter
+    return add
 
 
 def methods(space: Space | None = None) -> list[str]:
-    """The names of all methods, or of those of one space."""
+    """Return the names of all methods in alphabetical order.
+
+    Args:
+        space (str | None): "loss" or "gradient" to select the methods of one space. Default: None, all methods.
+
+    Returns:
+        list[str]: the names.
+
+    Raises:
+        ValueError: if `space` is unknown.
+
+    Example:
+        >>> import counterpoise as cp
+        >>> cp.methods("loss")[:3]
+        ['bpgs', 'dtp', 'dwa']
+    """
     if space not in (None, *get_args(Space)):
         raise ValueError(f"unknown space {space!r}, expected one of {', '.join(map(repr, get_args(Space)))}")
     return sorted(name for name, method in _METHODS.items() if space in (None, method.space))
 
 
 def describe(name: str) -> Method:
-    """The description of a method by its name or that of its class, however it is spelled: "UWSO" is "uw-so"."""
+    """Return the description of a method.
+
+    Args:
+        name (str): name of the method or of its class. Case and punctuation are ignored: "UWSO" is "uw-so".
+
+    Returns:
+        Method: the class, the space, the paper with its link, a summary, and the requirements.
+
+    Raises:
+        ValueError: if there is no such method.
+
+    Example:
+        >>> import counterpoise as cp
+        >>> method = cp.describe("PCGrad")
+        >>> method.name, method.space, method.paper
+        ('pcgrad', 'gradient', 'Yu et al. 2020')
+    """
     for method in _METHODS.values():
-        if _plain(name) in (_plain(method.name), _plain(method.build.__name__)):
+        if _normalize(name) in (_normalize(method.name), _normalize(method.build.__name__)):
             return method
     near = get_close_matches(name.lower(), _METHODS, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(methods())}"
@@ -63,7 +108,25 @@ def describe(name: str) -> Method:
 
 
 def make(name: str, tasks: int | Sequence[str], **options: Any) -> Balancer:
-    """Builds a balancer by name: `make("bpgs", ["seg", "depth"])`."""
+    """Create a balancer by name.
+
+    Args:
+        name (str): name of the method or of its class, as in `describe`.
+        tasks (int | Sequence[str]): number of tasks, or their names.
+        **options: options of the method; `help(describe(name).build)` lists them.
+
+    Returns:
+        Balancer: the new balancer.
+
+    Raises:
+        ValueError: if there is no such method.
+        TypeError: if the method has no such option.
+
+    Example:
+        >>> import counterpoise as cp
+        >>> cp.make("kendall", ["seg", "depth"])
+        Kendall(seg, depth)
+    """
     method = describe(name)
     known = {p for kind in method.build.__mro__ if issubclass(kind, Balancer) for p in _keywords(kind)}
     for option in options:
@@ -74,11 +137,11 @@ def make(name: str, tasks: int | Sequence[str], **options: Any) -> Balancer:
     return method.build(tasks, **options)
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     return "".join(filter(str.isalnum, name.lower()))
 
 
 def _keywords(kind: type[Balancer]) -> list[str]:
-    """The named options of a class's own constructor."""
+    """Return the names of the options of a class's own constructor."""
     parameters = inspect.signature(kind.__init__).parameters.values()
     return [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in ("self", "tasks")]

@@ -2,6 +2,7 @@
 
 import builtins
 import copy
+import csv
 import json
 import math
 import pickle
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from helpers.paths import ROOT
@@ -18,24 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 import counterpoise as cp
 from counterpoise.diagnostics.advice import SCALE_FREE
-from counterpoise.lab.diagnostic_problems import LABELLED_PROBLEMS, REGIME_PROBLEMS, diagnose_problem
 
 TASKS = ["a", "b", "c"]
-
-
-@pytest.mark.parametrize("name", ["rescaling ×1", "rescaling ×1000, graded", "tug of war", "tug of war, ×1000"])
-def test_the_verdict_is_the_truth(name: str) -> None:
-    """Ten seeds, none of which the thresholds were chosen on; at least nine right."""
-    truth, make = LABELLED_PROBLEMS[name]
-    assert sum(diagnose_problem(make(seed), steps=40).verdict == truth for seed in range(10)) >= 9
-
-
-def test_the_papers_conflict_regime_is_none_for_the_gradients() -> None:
-    """Its directions have an expected cosine of ρ² > 0, and a linear head absorbs a sign."""
-    found = diagnose_problem(REGIME_PROBLEMS["heterogeneous, conflict"](42), steps=40)
-    assert found.verdict == "neither"
-    assert found.conflict is not None
-    assert found.conflict < 0.1
 
 
 class Net(nn.Module):
@@ -265,12 +249,15 @@ def test_a_method_made_for_the_ailment_is_not_advised_again(name: str, options: 
 
 
 def test_scale_free_are_those_that_a_factor_cost_nothing() -> None:
-    scores = pd.read_csv(ROOT / "results" / "beyond" / "tables" / "beyond-rescaling.csv")
-    macro = scores[scores["metric"] == "macro"].pivot(index="method", columns="condition", values="mean")
+    macro: dict[str, dict[str, float]] = {}
+    with open(ROOT / "results" / "beyond" / "tables" / "beyond-rescaling.csv", encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if row["metric"] == "macro":
+                macro.setdefault(row["method"], {})[row["condition"]] = float(row["mean"])
     free = {
         cp.describe(method).build.__name__
-        for method, cost in (macro["×1"] - macro["×1000"]).items()
-        if "BPGS " not in method and abs(cost) < 0.005
+        for method, score in macro.items()
+        if "BPGS " not in method and abs(score["×1"] - score["×1000"]) < 0.005
     }
     assert free == SCALE_FREE
 

@@ -1,4 +1,4 @@
-"""Task gradients: what every parameter gets, whatever the path and the place where they are compared."""
+"""Task gradients: the gradient of every parameter, for all passes and all places of comparison."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from counterpoise import gradients
 @pytest.mark.parametrize("passes", ["loop", "batched"])
 @pytest.mark.parametrize("name", GRAM)
 def test_direction_weights_and_heads(name: str, passes: str) -> None:
-    """The trunk gets Σ c_i g_i with the c that `weights` shows, a head the gradient of its own loss."""
+    """The trunk gets Σ c_i g_i with c = `weights`; each head gets the gradient of its own loss."""
     net = Net()
     losses, _ = net.losses(*batch())
     rows = jacobian(net, losses)
@@ -33,7 +33,7 @@ def test_direction_weights_and_heads(name: str, passes: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_path_gives_the_same(name: str) -> None:
+def test_all_passes_and_forms_of_losses_agree(name: str) -> None:
     found = []
     for losses_as in ("mapping", "sequence", "tensor"):
         for passes, through in (
@@ -88,11 +88,11 @@ def test_aggregated_heads(passes: str, at: str) -> None:
             torch.testing.assert_close(parameter.grad, weight * grad)
 
 
-def test_never_one_backward_more_than_tasks() -> None:
-    """Counted where the trunk begins: T passes for parameters, a single one for features, none left over."""
+def test_number_of_backward_passes() -> None:
+    """Counted at the output of the trunk: T passes for parameters, one for features, no others."""
     net, count = Net(), 0
 
-    def tick(*_: object) -> None:
+    def increment(*_: object) -> None:
         nonlocal count
         count += 1
 
@@ -104,7 +104,7 @@ def test_never_one_backward_more_than_tasks() -> None:
         count = 0
         losses, z = net.losses(*batch())
         assert z.grad_fn is not None
-        z.grad_fn.register_hook(tick)
+        z.grad_fn.register_hook(increment)
         where: dict[str, Any] = {"shared": net.trunk.parameters(), "features": z}
         where = {place: where[place] for place in at}
         cp.CAGrad(TASKS, passes=passes).backward(losses, **where)  # type: ignore[arg-type]
@@ -113,8 +113,8 @@ def test_never_one_backward_more_than_tasks() -> None:
 
 @pytest.mark.parametrize("at", ["shared", "features"])
 @pytest.mark.parametrize("name", [*ALL, "bpgs", "static"])
-def test_a_loss_for_frameworks_is_the_same_backward_pass(name: str, at: str) -> None:
-    """`loss(…)` halved and scaled by 2⁸, as by accumulation and a GradScaler: the gradients of `backward`, times 2⁷."""
+def test_deferred_loss_runs_the_same_backward_pass(name: str, at: str) -> None:
+    """`loss(…)` divided by 2 and scaled by 2⁸, as for accumulation with a GradScaler, gives gradients times 2⁷."""
     grads = []
     for deferred in (False, True):
         net = Net()
@@ -132,7 +132,7 @@ def test_a_loss_for_frameworks_is_the_same_backward_pass(name: str, at: str) -> 
 
 
 class NoBatch(torch.autograd.Function):
-    """An operation that vmap refuses."""
+    """An operation that vmap does not support."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -140,7 +140,7 @@ class NoBatch(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        grads[0].sum().item()  # vmap refuses to look
+        grads[0].sum().item()  # not allowed under vmap
         return grads[0]
 
 
@@ -161,7 +161,7 @@ def test_auto_falls_back_to_a_loop() -> None:
         cp.CAGrad(TASKS, passes="batched").backward(losses, shared=net.trunk.parameters())
 
 
-def test_the_graph_is_freed_or_kept() -> None:
+def test_graph_is_freed_unless_retained() -> None:
     net = Net()
     losses, z = net.losses(*batch())
     cp.PCGrad(TASKS).backward(losses, shared=net.trunk.parameters(), retain_graph=True)
@@ -173,8 +173,8 @@ def test_the_graph_is_freed_or_kept() -> None:
 
 
 @pytest.mark.parametrize("tasks", [3, 5])
-def test_products_of_long_gradients_keep_their_digits(tasks: int) -> None:
-    """A Gram matrix of parallel gradients has cosines of 1, to the digits that the solvers count on."""
+def test_inner_products_of_long_gradients_are_accurate(tasks: int) -> None:
+    """The cosines of parallel gradients are 1 up to the precision that the solvers need."""
     row = torch.randn(1 << 22, generator=torch.Generator().manual_seed(0))
     gram = gradients.gram_matrix([[row * 1.1 * (i + 1)] for i in range(tasks)], 0)
     norms = gram.diagonal().sqrt()

@@ -1,4 +1,4 @@
-"""Task gradients where something is missing, tied, split or aliased; and input that is refused."""
+"""Task gradients on unusual graphs (absent tasks, tied weights, split or shared tensors), and invalid input."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import counterpoise as cp
 
 
-def test_frozen_parameters_are_left_out() -> None:
+def test_frozen_parameters_are_ignored() -> None:
     net = Net()
     net.trunk[0].weight.requires_grad_(False)
     losses, _ = net.losses(*batch())
@@ -19,8 +19,8 @@ def test_frozen_parameters_are_left_out() -> None:
     assert net.trunk[0].bias.grad is not None
 
 
-def test_a_task_that_does_not_reach_a_shared_parameter() -> None:
-    """Its gradient there is zero, as if it were written out."""
+def test_task_independent_of_one_shared_parameter() -> None:
+    """A missing gradient counts as zero."""
     extra = nn.Parameter(torch.tensor([0.5, -0.3], dtype=torch.float64))
     found = []
     for explicit in (False, True):
@@ -36,8 +36,8 @@ def test_a_task_that_does_not_reach_a_shared_parameter() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_task_that_reaches_no_shared_parameter(name: str) -> None:
-    """The same for the whole row."""
+def test_task_independent_of_all_shared_parameters(name: str) -> None:
+    """A missing row of the Jacobian counts as zero."""
     own = nn.Parameter(torch.tensor([0.5, -0.3], dtype=torch.float64))
     found = []
     for explicit in (False, True):
@@ -54,7 +54,7 @@ def test_a_task_that_reaches_no_shared_parameter(name: str) -> None:
 
 @pytest.mark.parametrize("missing", ["no key", "None", "nan", "empty mean"])
 @pytest.mark.parametrize("name", ALL)
-def test_an_absent_task_is_left_out(name: str, missing: str) -> None:
+def test_absent_task_is_ignored(name: str, missing: str) -> None:
     net, alone = Net(), Net()
     x, y = batch()
     losses: dict[str, Any] = net.losses(x, y)[0]
@@ -74,7 +74,8 @@ def test_an_absent_task_is_left_out(name: str, missing: str) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in net.trunk.parameters())
     if balancer.weights is not None:
         assert balancer.weights[1] == 0
-    if name not in ("graddrop", "gradnorm", "excess-mtl", "pcgrad", "gradvac"):  # no draws, no weights that sum to T
+    # Not for methods that draw, or whose weights sum to T.
+    if name not in ("graddrop", "gradnorm", "excess-mtl", "pcgrad", "gradvac"):
         other = cp.make(name, ["a", "c"])
         if name == "moco":
             return
@@ -83,7 +84,7 @@ def test_an_absent_task_is_left_out(name: str, missing: str) -> None:
 
 
 @pytest.mark.parametrize("name", cp.methods("gradient"))
-def test_no_task_at_all(name: str) -> None:
+def test_all_tasks_absent(name: str) -> None:
     net = Net()
     closures: dict[str, Any] = (
         {n: lambda: net.losses(*batch(1))[0] for n in ("validation", "training")} if name == "auto-lambda" else {}
@@ -93,7 +94,7 @@ def test_no_task_at_all(name: str) -> None:
     assert all(grad is None for grad in net.grads().values())
 
 
-def test_bad_input_is_named() -> None:
+def test_invalid_input_raises() -> None:
     net = Net()
     losses, z = net.losses(*batch())
     balancer = cp.PCGrad(TASKS)
@@ -115,7 +116,7 @@ def test_bad_input_is_named() -> None:
         balancer.backward(losses, shared=[z])
     with pytest.raises(ValueError, match="needs shared=, the parameters that all tasks share, or features="):
         balancer.backward(losses, features=[])
-    with pytest.raises(TypeError, match="features must be tensors, got .z."):
+    with pytest.raises(TypeError, match="features must be tensors, got 'z'"):
         balancer.backward(losses, features={"z": z})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="features do not require a gradient"):
         balancer.backward(losses, features=z.detach())
@@ -137,17 +138,17 @@ def test_bad_input_is_named() -> None:
         cp.make("cagrad", 2, alfa=0.1)
 
 
-def test_a_loss_without_a_graph_is_named_and_nothing_has_moved() -> None:
+def test_loss_without_a_graph_raises_before_any_change() -> None:
     net = Net()
     losses, _ = net.losses(*batch())
     balancer = cp.PCGrad(TASKS, weighting=cp.BPGS(TASKS))
     before = {name: value.clone() for name, value in balancer.state_dict().items()}
-    with pytest.raises(ValueError, match="the loss of task 'b' has no graph to go back through"):
+    with pytest.raises(ValueError, match="the loss of task 'b' has no graph"):
         balancer.backward({**losses, "b": losses["b"].detach()}, shared=net.trunk.parameters())
     with torch.no_grad():
-        bare, _ = net.losses(*batch())
+        detached, _ = net.losses(*batch())
     with pytest.raises(ValueError, match="the tensor of losses has no graph"):
-        balancer.backward(torch.stack([bare[task] for task in TASKS]), shared=net.trunk.parameters())
+        balancer.backward(torch.stack([detached[task] for task in TASKS]), shared=net.trunk.parameters())
     assert all(torch.equal(value, before[name]) for name, value in balancer.state_dict().items())
     assert all(p.grad is None for p in (*net.parameters(), *balancer.parameters()))
     balancer.backward({**losses, "b": torch.tensor(torch.nan)}, shared=net.trunk.parameters())  # absent
@@ -155,7 +156,7 @@ def test_a_loss_without_a_graph_is_named_and_nothing_has_moved() -> None:
     assert balancer.weights[1] == 0
 
 
-def test_a_weighting_by_number_takes_the_names_of_the_method() -> None:
+def test_unnamed_weighting_is_accepted_by_a_method_with_names() -> None:
     net = Net()
     losses, _ = net.losses(*batch())
     balancer = cp.PCGrad(TASKS, weighting=cp.Static(len(TASKS)))
@@ -164,8 +165,8 @@ def test_a_weighting_by_number_takes_the_names_of_the_method() -> None:
 
 
 @pytest.mark.parametrize("name", ["mgda", "pcgrad", "cagrad", "upgrad", "imtl-g"])
-def test_tensors_that_are_added_up_keep_gradients_of_their_own(name: str) -> None:
-    """autograd gives both terms of a sum one buffer: scaled in place for one, it would be scaled for the other."""
+def test_summands_do_not_share_gradient_memory(name: str) -> None:
+    """Autograd returns one buffer for both terms of a sum; scaling one in place must not scale the other."""
 
     def direction(balancer: cp.Balancer, **places: Any) -> list[Tensor]:
         for leaf in leaves:
@@ -179,17 +180,17 @@ def test_tensors_that_are_added_up_keep_gradients_of_their_own(name: str) -> Non
 
     leaves = [torch.zeros(2, dtype=torch.float64, requires_grad=True) for _ in range(2)]
     parts: list[Tensor] = [*leaves]
-    wanted = direction(cp.make(name, 2), shared=leaves)
+    expected = direction(cp.make(name, 2), shared=leaves)
     parts = [leaf * 1 for leaf in leaves]
     found = direction(cp.make(name, 2), features=parts)
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(found, expected)
     assert leaves[0].grad is not None
     assert leaves[1].grad is not None
     assert leaves[0].grad.data_ptr() != leaves[1].grad.data_ptr()
 
 
 @pytest.mark.parametrize("passes", ["loop", "batched"])
-def test_parameters_that_are_added_up_before_features_too(passes: str) -> None:
+def test_summed_parameters_before_features_do_not_share_gradient_memory(passes: str) -> None:
     leaves = [torch.zeros(2, dtype=torch.float64, requires_grad=True) for _ in range(2)]
     z = leaves[0] + leaves[1]
     cp.make("mgda", 2, passes=passes).backward([z[0], 2 * z[1]], shared=leaves, features=z)
@@ -198,8 +199,8 @@ def test_parameters_that_are_added_up_before_features_too(passes: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mgda", "pcgrad", "cagrad"])
-def test_a_gradient_that_autograd_expands_can_be_combined(name: str) -> None:
-    """That of z.sum() is one number seen everywhere."""
+def test_expanded_gradient_can_be_combined(name: str) -> None:
+    """The gradient of z.sum() is an expanded scalar."""
     leaf = torch.ones(3, 4, requires_grad=True)
     z = leaf * 2
     cp.make(name, 2).backward([z.sum(), z.sum(1).square().mean()], features=z)
@@ -208,7 +209,7 @@ def test_a_gradient_that_autograd_expands_can_be_combined(name: str) -> None:
     assert leaf.grad.norm() > 0
 
 
-def test_strict_names_the_task() -> None:
+def test_strict_error_names_the_task() -> None:
     net = Net()
     losses, _ = net.losses(*batch())
     losses["b"] = losses["b"] * torch.nan
@@ -217,7 +218,7 @@ def test_strict_names_the_task() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_stack_with_an_empty_mean_in_it(name: str) -> None:
+def test_stack_of_losses_with_an_empty_mean(name: str) -> None:
     found = []
     for how in (list, torch.stack):
         net = Net()
@@ -230,8 +231,8 @@ def test_a_stack_with_an_empty_mean_in_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["chunk", "slice"])
-def test_half_of_a_representation_is_no_bottleneck(how: str) -> None:
-    """A task that passes by the features is refused, also where both halves come from one node."""
+def test_half_of_a_representation_raises(how: str) -> None:
+    """A task that bypasses the features raises an error, even if both halves are outputs of one node."""
     torch.manual_seed(0)
     encoder, x, found = nn.Linear(6, 8), torch.randn(16, 6), []
     for place in ("shared", "both", "half", "half on shared"):
@@ -254,22 +255,22 @@ def test_half_of_a_representation_is_no_bottleneck(how: str) -> None:
     assert all(grad is not None and grad[4:].abs().sum() > 0 for grad in found)
 
 
-def test_tied_weights_pass_by_the_features() -> None:
-    """A gradient at the weights would have both ways in it."""
+def test_tied_weights_that_bypass_the_features_raise() -> None:
+    """The gradient of tied weights would contain both paths."""
     table = nn.Parameter(torch.ones(5, 4))
     z = table[:3].tanh()
     with pytest.raises(ValueError, match="without passing through"):
         cp.UPGrad(2).backward([(z @ table.T).square().mean(), z.mean()], features=z)
 
 
-def grads(module: nn.Module) -> Tensor:
+def flat_gradient(module: nn.Module) -> Tensor:
     return torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
 
 
 @pytest.mark.parametrize("heads", ["own", "aggregated"])
 @pytest.mark.parametrize("passes", ["auto", "loop", "batched"])
 @pytest.mark.parametrize("name", ["pcgrad", "gradnorm"])
-def test_what_stands_before_the_shared_part_is_trained_through_features_too(name: str, passes: str, heads: str) -> None:
+def test_layers_before_the_shared_parameters_are_trained_through_features(name: str, passes: str, heads: str) -> None:
     torch.manual_seed(0)
     stem, last, tops = nn.Linear(6, 8), nn.Linear(8, 8), nn.ModuleList(nn.Linear(8, 1) for _ in range(2))
     net, x, found = nn.ModuleList([stem, last, tops]), torch.randn(16, 6), []
@@ -280,17 +281,17 @@ def test_what_stands_before_the_shared_part_is_trained_through_features_too(name
         balancer = cp.make(name, 2, passes=passes, heads=heads)
         balancer.backward([top(z).square().mean() for top in tops], shared=last.parameters(), **places)
         assert all(p.grad is not None for p in net.parameters())
-        found.append(grads(net))
+        found.append(flat_gradient(net))
     torch.testing.assert_close(found[1], found[0])
 
 
-def test_a_feature_that_is_made_of_another_is_refused() -> None:
+def test_feature_computed_from_another_raises() -> None:
     torch.manual_seed(0)
     encoder, x = nn.Linear(6, 8), torch.randn(16, 6)
-    for made in (lambda z: z.mean(0), lambda z: z[:, 0], lambda z: nn.functional.relu(z)):
+    for derive in (lambda z: z.mean(0), lambda z: z[:, 0], lambda z: nn.functional.relu(z)):
         z = encoder(x)
-        losses = [z.square().mean(), made(z).sum()]
-        for place in ({"features": [z, made(z)]}, {"features": [made(z), z], "shared": encoder.parameters()}):
+        losses = [z.square().mean(), derive(z).sum()]
+        for place in ({"features": [z, derive(z)]}, {"features": [derive(z), z], "shared": encoder.parameters()}):
             with pytest.raises(ValueError, match="is computed from another"):
                 cp.UPGrad(2).backward(losses, **place)
     leaf = torch.randn(3, requires_grad=True)
@@ -299,7 +300,7 @@ def test_a_feature_that_is_made_of_another_is_refused() -> None:
 
 
 @pytest.mark.parametrize("at", ["features", "both"])
-def test_a_feature_that_is_named_twice_counts_once(at: str) -> None:
+def test_duplicate_feature_counts_once(at: str) -> None:
     torch.manual_seed(0)
     encoder, x, found = nn.Linear(6, 8), torch.randn(16, 6), []
     for count in (1, 2):
@@ -307,11 +308,11 @@ def test_a_feature_that_is_named_twice_counts_once(at: str) -> None:
         z = encoder(x)
         places: dict[str, Any] = {"shared": encoder.parameters()} if at == "both" else {}
         cp.UPGrad(2).backward([z.square().mean(), (z - 1).square().mean()], features=count * [z], **places)
-        found.append(grads(encoder))
+        found.append(flat_gradient(encoder))
     torch.testing.assert_close(found[1], found[0])
 
 
-def test_a_task_that_passes_by_the_features_is_noticed_when_it_first_appears() -> None:
+def test_bypass_is_detected_when_its_task_first_appears() -> None:
     torch.manual_seed(0)
     encoder, x, balancer = nn.Linear(6, 8), torch.randn(16, 6), cp.UPGrad(2)
     for missing in (True, False):

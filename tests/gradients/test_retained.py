@@ -1,4 +1,4 @@
-"""A network that was compiled, and several backward passes through it: right, or refused, never silently wrong."""
+"""Several backward passes through a compiled network are correct or raise an error."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -17,8 +17,11 @@ functorch: Any = torch._functorch.config
 compiler: Any = getattr(torch.compiler, "config", None)
 
 pytestmark = [
-    pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler"),
-    pytest.mark.skipif(not hasattr(functorch, "donated_buffer"), reason="this torch gives no buffers away"),
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        shutil.which("g++") is None or not hasattr(functorch, "donated_buffer"),
+        reason="needs a C++ compiler and a torch with donated buffers",
+    ),
 ]
 
 Losses = Callable[[], tuple[Tensor, ...]]
@@ -38,19 +41,19 @@ def network() -> tuple[nn.Module, Losses]:
     return trunk, losses
 
 
-def nash(trunk: nn.Module, losses: Losses) -> None:
+def backward_with_nash(trunk: nn.Module, losses: Losses) -> None:
     cp.NashMTL(3).backward(losses(), shared=trunk.parameters())
 
 
-def watched(trunk: nn.Module, losses: Losses) -> None:
+def backward_with_monitor(trunk: nn.Module, losses: Losses) -> None:
     sum(cp.diagnose(3, shared=trunk.parameters())(losses()), torch.zeros(())).backward()
 
 
 @pytest.fixture(autouse=True)
-def _cache_that_knows_the_network(
+def _cache_with_donating_code(
     network: tuple[nn.Module, Losses], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """From a plain step, whose backward pass uses up what was saved; what the test compiles is compiled anew."""
+    """Fill torch's cache with code whose backward pass overwrites saved buffers, then reset Dynamo."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     for config, name, value in ((functorch, "donated_buffer", True), (compiler, "cache_key_tag", "")):
         monkeypatch.setattr(config._config[name], "env_value_default", value)
@@ -62,40 +65,49 @@ def _cache_that_knows_the_network(
         torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("way", [nash, watched])
-def test_a_retained_graph_is_right_whatever_the_cache_knows(
-    way: Callable[[nn.Module, Losses], None], network: tuple[nn.Module, Losses]
+@pytest.mark.parametrize("run_backward", [backward_with_nash, backward_with_monitor])
+def test_retained_graph_is_correct_despite_the_cache(
+    run_backward: Callable[[nn.Module, Losses], None], network: tuple[nn.Module, Losses]
 ) -> None:
     trunk, losses = network
     cp.retain_compiled_graphs()
     found = []
-    for one in (losses, torch.compile(losses)):
+    for compute in (losses, torch.compile(losses)):
         trunk.zero_grad()
-        way(trunk, one)
+        run_backward(trunk, compute)
         found.append([p.grad for p in trunk.parameters()])
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-6)
 
 
-def test_what_the_process_compiled_before_is_compiled_anew(network: tuple[nn.Module, Losses]) -> None:
-    """Code goes by its source: a second network of the same class would get the code of the first."""
+def nash_gradients(trunk: nn.Module, losses: Losses) -> list[Tensor]:
+    trunk.zero_grad()
+    backward_with_nash(trunk, losses)
+    return [p.grad.clone() for p in trunk.parameters() if p.grad is not None]
+
+
+def test_functions_compiled_before_are_compiled_again(network: tuple[nn.Module, Losses]) -> None:
+    """Dynamo caches by source: a second network of the same class would get the code of the first."""
     trunk, losses = network
+    expected = nash_gradients(trunk, losses)
     compiled = torch.compile(losses)
     sum(compiled(), torch.zeros(())).backward()
     cp.retain_compiled_graphs()
-    for encode in (compiled, torch.compile(losses)):
-        nash(trunk, encode)
+    for compute in (compiled, torch.compile(losses)):
+        torch.testing.assert_close(nash_gradients(trunk, compute), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_it_is_for_all_threads(network: tuple[nn.Module, Losses]) -> None:
-    """On a GPU, backward passes are compiled in a thread of autograd."""
+def test_setting_applies_to_all_threads(network: tuple[nn.Module, Losses]) -> None:
+    """On a GPU, autograd compiles backward passes in its own thread."""
     trunk, losses = network
+    expected = nash_gradients(trunk, losses)
     cp.retain_compiled_graphs()
-    found = torch.compile(losses)()
+    outputs = torch.compile(losses)()
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: nash(trunk, lambda: found)).result()
+        grads = pool.submit(nash_gradients, trunk, lambda: outputs).result()
+    torch.testing.assert_close(grads, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_a_small_task_behind_a_large_one_is_seen(network: tuple[nn.Module, Losses]) -> None:
+def test_small_task_beside_a_large_one_is_checked(network: tuple[nn.Module, Losses]) -> None:
     trunk, losses = network
     functorch.donated_buffer = False
     large = next(trunk.parameters()).square().sum() * 1e6
@@ -103,7 +115,7 @@ def test_a_small_task_behind_a_large_one_is_seen(network: tuple[nn.Module, Losse
         cp.NashMTL(4).backward([large, *torch.compile(losses)()], shared=trunk.parameters())
 
 
-def test_what_is_compiled_later_is_looked_at_too(network: tuple[nn.Module, Losses]) -> None:
+def test_graphs_compiled_later_are_checked_too(network: tuple[nn.Module, Losses]) -> None:
     trunk, losses = network
     balancer = cp.NashMTL(3)
     balancer.backward(losses(), shared=trunk.parameters())
@@ -112,7 +124,7 @@ def test_what_is_compiled_later_is_looked_at_too(network: tuple[nn.Module, Losse
         balancer.backward(torch.compile(losses)(), shared=trunk.parameters())
 
 
-def test_batched_passes_end_where_the_network_is_compiled() -> None:
+def test_batched_passes_are_disabled_for_compiled_networks() -> None:
     cp.retain_compiled_graphs()
     torch.manual_seed(0)
     trunk, heads, x = nn.Linear(6, 16), nn.ModuleList(nn.Linear(16, 1) for _ in range(3)), torch.randn(32, 6)
@@ -126,12 +138,12 @@ def test_batched_passes_end_where_the_network_is_compiled() -> None:
     torch.testing.assert_close(*found)
 
 
-@pytest.mark.parametrize("way", [nash, watched])
+@pytest.mark.parametrize("run_backward", [backward_with_nash, backward_with_monitor])
 @pytest.mark.parametrize("donated", [True, False])
-def test_others_are_refused(
-    way: Callable[[nn.Module, Losses], None], donated: bool, network: tuple[nn.Module, Losses]
+def test_graphs_that_are_not_retained_raise(
+    run_backward: Callable[[nn.Module, Losses], None], donated: bool, network: tuple[nn.Module, Losses]
 ) -> None:
     trunk, losses = network
-    functorch.donated_buffer = donated  # torch's own advice is False, which its cache does not hear
+    functorch.donated_buffer = donated  # torch recommends False, but its cache ignores the setting
     with pytest.raises(RuntimeError, match=r"call counterpoise.retain_compiled_graphs\(\) before torch.compile"):
-        way(trunk, torch.compile(losses))
+        run_backward(trunk, torch.compile(losses))

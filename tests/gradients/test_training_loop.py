@@ -1,4 +1,4 @@
-"""Task gradients in real loops: accumulation, precision, checkpointing, overflows, deferred losses."""
+"""Task gradients in training loops: accumulation, precision, checkpointing, overflow, deferred losses."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import counterpoise as cp
-from counterpoise.aggregation.base import Seen
+from counterpoise.aggregation.base import StepContext
 
 
 @pytest.mark.parametrize("at", ["shared", "features"])
 @pytest.mark.parametrize("name", ALL)
-def test_accumulation_adds(name: str, at: str) -> None:
-    """Two micro-batches into the same .grad are the sum of both alone, each with the state it had."""
+def test_gradient_accumulation(name: str, at: str) -> None:
+    """The gradients of two micro-batches add up, with the same states as in separate steps."""
     net, balancer, parts = Net(), cp.make(name, TASKS), []
     for seed in (0, 1):
         losses, z = net.losses(*batch(seed))
@@ -34,8 +34,8 @@ def test_accumulation_adds(name: str, at: str) -> None:
 
 @pytest.mark.parametrize("at", ["shared", "features"])
 @pytest.mark.parametrize("name", ALL)
-def test_grad_scaler_changes_nothing(name: str, at: str) -> None:
-    """Scaled by 2¹⁵ and unscaled again: weights, state and gradients are those of plain float64."""
+def test_grad_scaler_does_not_change_training(name: str, at: str) -> None:
+    """With a scale of 2¹⁵, parameters and state are those of plain float64 training."""
     found = []
     for scaler in (None, torch.amp.GradScaler("cpu", init_scale=2.0**15)):
         net = Net()
@@ -60,8 +60,8 @@ def test_grad_scaler_changes_nothing(name: str, at: str) -> None:
         torch.testing.assert_close(state[key], other_state[key], rtol=1e-5, atol=1e-6, equal_nan=True, msg=key)
 
 
-def test_an_overflow_reaches_the_scaler() -> None:
-    """An infinite gradient must stay one, so that the scaler skips the step, and must not enter the state."""
+def test_overflow_reaches_the_scaler() -> None:
+    """An infinite gradient stays infinite, so that the scaler skips the step, and does not enter the state."""
     net = Net(torch.float32)
     balancer = cp.GradVac(TASKS)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**15)
@@ -78,8 +78,8 @@ def test_an_overflow_reaches_the_scaler() -> None:
 
 
 @pytest.mark.parametrize("name", GRAM)
-def test_a_gradient_whose_square_overflows_is_not_absent(name: str) -> None:
-    """It is finite itself, but cannot be compared: no step, rather than one for the other tasks alone."""
+def test_gradient_whose_square_overflows_is_not_absent(name: str) -> None:
+    """It is finite but cannot be compared: the step is NaN, not a step for the other tasks only."""
     w = torch.ones(3, requires_grad=True)
     balancer = cp.make(name, 3)
     balancer.backward([1e20 * w[0], w[1], w[2] - w[1]], shared=[w])
@@ -92,8 +92,8 @@ def test_a_gradient_whose_square_overflows_is_not_absent(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GRAM)
-def test_under_autocast(name: str) -> None:
-    """Forward in bfloat16, called inside the autocast region: the Gram matrix is still taken in full precision."""
+def test_autocast(name: str) -> None:
+    """Inside an autocast region, the Gram matrix is still computed in full precision."""
     net = Net(torch.float32)
     x, y = batch(dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -104,12 +104,14 @@ def test_under_autocast(name: str) -> None:
     outside = cp.make(name, TASKS, seed=3) if name in ("pcgrad", "gradvac") else cp.make(name, TASKS)
     assert isinstance(outside, cp.Aggregation)
     values = torch.stack([loss.detach().double() for loss in losses.values()])
-    weights = outside.solve(rows @ rows.T, Seen(values, torch.ones(3), torch.ones(3, dtype=torch.bool), None, True))
+    weights = outside.solve(
+        rows @ rows.T, StepContext(values, torch.ones(3), torch.ones(3, dtype=torch.bool), None, True)
+    )
     torch.testing.assert_close(inside.weights.double(), weights, rtol=1e-3, atol=1e-4)  # type: ignore[union-attr]
 
 
-def test_replicas_are_separate_models() -> None:
-    """Stacked parameters (R, …), losses (R, T): one Gram matrix and one direction for each replica."""
+def test_replicas_are_independent() -> None:
+    """Stacked parameters (R, …) and losses (R, T) give one Gram matrix and one direction per replica."""
     replicas, generator = 4, torch.Generator().manual_seed(0)
     x = torch.randn(replicas, 10, 5, generator=generator, dtype=torch.float64)
     y = torch.randn(replicas, 10, 3, generator=generator, dtype=torch.float64)
@@ -118,14 +120,14 @@ def test_replicas_are_separate_models() -> None:
     for name in ALL:
         draws = name in ("graddrop", "pcgrad", "gradvac")
         stacked = start.clone().requires_grad_()
-        # At SDMGrad's own rate its iterations magnify the last digit.
+        # At SDMGrad's default rate, its iterations amplify rounding errors.
         options: dict[str, Any] = {"lr": 0.1} if name == "sdmgrad" else {}
         balancer = cp.make(name, 3, batch_shape=replicas, **options, **({"seed": streams} if draws else {})).double()
         alone = [cp.make(name, 3, **options, **({"seed": seed} if draws else {})).double() for seed in streams]
         for step in range(3):
             stacked.grad = None
             there = torch.ones(replicas, 3, dtype=torch.bool)
-            there[1], there[2, 0] = step != 1 or draws, step != 1  # a replica without labels; its stream would rest
+            there[1], there[2, 0] = step != 1 or draws, step != 1  # a replica without labels; alone, it would not draw
             losses = ((x @ stacked).tanh() - y).square().mean(1)
             balancer.backward(torch.where(there, losses, torch.nan), shared=[stacked])
             for r in range(replicas):
@@ -138,8 +140,8 @@ def test_replicas_are_separate_models() -> None:
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_with_activation_checkpointing(reentrant: bool) -> None:
-    """Both kinds of checkpoints recompute the trunk in every task's pass, with `shared`."""
+def test_activation_checkpointing(reentrant: bool) -> None:
+    """Reentrant and non-reentrant checkpoints recompute the trunk in the pass of every task."""
     plain, saved = Net(), Net()
     x, y = batch()
     cp.CAGrad(TASKS).backward(plain.losses(x, y)[0], shared=plain.trunk.parameters())
@@ -149,8 +151,7 @@ def test_with_activation_checkpointing(reentrant: bool) -> None:
     assert_same_gradients(plain.grads(), saved.grads())
 
 
-def test_hooks_and_errors_leave_gradients_alone() -> None:
-    """A pass that fails puts back what was there."""
+def test_failed_pass_restores_gradients() -> None:
     net = Net()
     losses, _ = net.losses(*batch())
     kept = {p: torch.ones_like(p) for p in net.trunk.parameters()}
@@ -163,7 +164,7 @@ def test_hooks_and_errors_leave_gradients_alone() -> None:
 
 
 @pytest.mark.parametrize("name", ["moco", "db-mtl", "excess-mtl", "gradnorm", "gradnorm-proxy", "sdmgrad", "gradvac"])
-def test_an_overflow_skips_one_step_and_leaves_no_trace(name: str) -> None:
+def test_overflow_skips_one_step_and_does_not_change_state(name: str) -> None:
     net = Net()
     balancer = cp.make(name, TASKS, **({"every": 1} if name == "gradnorm-proxy" else {}))
     balancer.backward(net.losses(*batch())[0], shared=net.trunk.parameters())
@@ -176,14 +177,14 @@ def test_an_overflow_skips_one_step_and_leaves_no_trace(name: str) -> None:
     after = balancer.state_dict()
     assert before.keys() <= after.keys()
     for key, value in before.items():
-        if key != "counter":  # draws another order next time
+        if key != "counter":  # the next draw differs
             torch.testing.assert_close(after[key], value, equal_nan=True)
     net.zero_grad()
     balancer.backward(net.losses(*batch())[0], shared=net.trunk.parameters())
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in net.trunk.parameters())
 
 
-def test_moco_sees_the_weighted_losses() -> None:
+def test_moco_uses_the_weighted_losses() -> None:
     def first(factor: float, weights: list[float]) -> Tensor:
         w = torch.ones(2, dtype=torch.float64, requires_grad=True)
         balancer = cp.MoCo(2, weighting=cp.Static(2, weights=weights))
@@ -192,20 +193,21 @@ def test_moco_sees_the_weighted_losses() -> None:
         return w.grad
 
     w = torch.ones(2, dtype=torch.float64, requires_grad=True)
-    cp.MoCo(2).backward([w[0], 1000 * (5 * w[1] + w[0])], shared=[w])  # the factor by hand
+    cp.MoCo(2).backward([w[0], 1000 * (5 * w[1] + w[0])], shared=[w])  # the weight as a factor
     torch.testing.assert_close(first(5.0, [1.0, 1000.0]), w.grad)
 
 
-def test_the_value_of_a_deferred_loss_leaves_absent_tasks_out() -> None:
+def test_value_of_a_deferred_loss_ignores_absent_tasks() -> None:
     w = torch.ones(2, requires_grad=True)
     loss = cp.PCGrad(2).loss([w[0], w[1] * torch.inf], shared=w)
     assert float(loss.detach()) == 1.0
 
 
 @pytest.mark.skipif(
-    not hasattr(torch._C._autograd, "_get_current_graph_task_keep_graph"), reason="this torch does not say"
+    not hasattr(torch._C._autograd, "_get_current_graph_task_keep_graph"),
+    reason="needs a torch that exposes retain_graph",
 )
-def test_a_loss_hands_retain_graph_on() -> None:
+def test_deferred_loss_passes_retain_graph_on() -> None:
     net = Net()
     losses, _ = net.losses(*batch())
     loss = cp.PCGrad(TASKS).loss(losses, shared=net.trunk.parameters())
@@ -216,8 +218,8 @@ def test_a_loss_hands_retain_graph_on() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_loss_times_nothing_leaves_nothing(name: str) -> None:
-    """As at the start of a warm-up, after which there is something again."""
+def test_deferred_loss_times_zero_gives_zero_gradients(name: str) -> None:
+    """As at the start of a warm-up; the next step works normally."""
     net, balancer = Net(), cp.make(name, TASKS)
     for factor in (0.0, 1.0):
         net.zero_grad()
@@ -229,7 +231,7 @@ def test_a_loss_times_nothing_leaves_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("at", ["shared", "features"])
 @pytest.mark.parametrize("name", [name for name in cp.methods("gradient") if name != "auto-lambda"])
-def test_a_network_in_half_precision_gets_gradients_of_its_own(name: str, at: str) -> None:
+def test_half_precision_network_gets_half_precision_gradients(name: str, at: str) -> None:
     trunk = nn.Linear(4, 8).to(torch.bfloat16)
     heads = [nn.Linear(8, 1).to(torch.bfloat16) for _ in range(2)]
     balancer = cp.make(name, 2)

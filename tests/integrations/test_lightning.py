@@ -1,4 +1,4 @@
-"""Lightning, the real one: any balancer, every precision, accumulation, clipping, resume, two processes."""
+"""The Lightning mixin: precision, accumulation, clipping, resuming, logging and DDP."""
 
 import warnings
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any, cast
 import lightning as pl
 import pytest
 import torch
+from helpers.comparison import assert_same_state
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.precision import MixedPrecision
@@ -63,7 +64,7 @@ class Manual(Model):
 
 
 class WithHooks(Model):
-    """As people write them: without a call of super()."""
+    """Hooks as users write them, without calling super()."""
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None: ...
 
@@ -87,8 +88,8 @@ def loader(size: int = 8, **options: Any) -> DataLoader[Any]:
     return DataLoader(rows(), batch_size=size, **options)
 
 
-class Shares(pl.LightningDataModule):
-    """Each of two processes has every second row of a batch of 16."""
+class EverySecondRow(pl.LightningDataModule):
+    """Give each of two processes every second row of a batch of 16."""
 
     def train_dataloader(self) -> DataLoader[Any]:
         assert self.trainer is not None
@@ -105,8 +106,8 @@ def fit(
     return trainer
 
 
-def plain(method: str, *, accumulate: int = 1, clip: float | None = None) -> Model:
-    """The same training by hand, with `balancer.backward`."""
+def train_without_lightning(method: str, *, accumulate: int = 1, clip: float | None = None) -> Model:
+    """Train without Lightning, with `balancer.loss`."""
     model = Model(method)
     optimizer = model.configure_optimizers()
     for _ in range(2):
@@ -121,67 +122,62 @@ def plain(method: str, *, accumulate: int = 1, clip: float | None = None) -> Mod
     return model
 
 
-def same(a: nn.Module, b: nn.Module, tolerance: float = 1e-6) -> None:
-    for (name, x), y in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
-        torch.testing.assert_close(x, y, rtol=tolerance, atol=tolerance, equal_nan=True, msg=name)
-
-
 @pytest.mark.parametrize("kind", [Model, Manual])
 @pytest.mark.parametrize("method", ["bpgs", "cagrad", "hybrid"])
-def test_the_same_training_as_by_hand(method: str, kind: type[Model], tmp_path: Path) -> None:
+def test_same_training_as_without_lightning(method: str, kind: type[Model], tmp_path: Path) -> None:
     model = kind(method)
     fit(model, tmp_path)
-    same(model, plain(method))
+    assert_same_state(model, train_without_lightning(method), tolerance=1e-6)
 
 
 @pytest.mark.parametrize("method", ["kendall", "bpgs", "hybrid"])
-def test_accumulation_and_clipping_of_the_network_alone(method: str, tmp_path: Path) -> None:
+def test_accumulation_and_clipping_of_the_network_only(method: str, tmp_path: Path) -> None:
     model = Model(method)
     fit(model, tmp_path, accumulate_grad_batches=3, gradient_clip_val=0.5)
-    same(model, plain(method, accumulate=3, clip=0.5))
+    assert_same_state(model, train_without_lightning(method, accumulate=3, clip=0.5), tolerance=1e-6)
 
 
 @pytest.mark.parametrize("method", ["bpgs", "hybrid"])
 @pytest.mark.parametrize("precision", ["16-mixed", "bf16-mixed"])
 def test_mixed_precision(method: str, precision: Any, tmp_path: Path) -> None:
-    """Close to float32, with a scale of 1024 on every gradient in fp16."""
+    """Mixed precision is close to float32; fp16 uses a gradient scale of 1024."""
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0) if precision == "16-mixed" else None
     model = Model(method)
     fit(model, tmp_path, plugins=[MixedPrecision(precision, "cpu", scaler)])
-    same(model, plain(method), tolerance=0.05)
+    assert_same_state(model, train_without_lightning(method), tolerance=0.05)
 
 
 @pytest.mark.parametrize("method", ["bpgs", "hybrid"])
-def test_resume_is_exact_and_the_logger_gets_the_weights(method: str, tmp_path: Path) -> None:
+def test_resuming_is_exact_and_weights_are_logged(method: str, tmp_path: Path) -> None:
     whole, half, rest = Model(method), Model(method), Model(method)
     logger = CSVLogger(tmp_path)
     fit(whole, tmp_path, max_epochs=4, logger=logger, log_every_n_steps=2)
     fit(half, tmp_path, max_epochs=2).save_checkpoint(tmp_path / "half.ckpt")
     fit(rest, tmp_path, max_epochs=4, resume=tmp_path / "half.ckpt")
-    same(whole, rest, tolerance=0.0)
+    assert_same_state(whole, rest, tolerance=0.0)
     header, *lines = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
     assert {"weight/a", "weight/b", "theta/a", "z_over_tau/b"} <= set(header.split(","))
     assert len(lines) == 12
 
 
 @pytest.mark.parametrize("kind", [Model, WithHooks])
-def test_epochs_end_for_the_methods_that_wait_for_it(kind: type[Model], tmp_path: Path) -> None:
+def test_epoch_end_is_called(kind: type[Model], tmp_path: Path) -> None:
     model = kind("dwa")
     fit(model, tmp_path, max_epochs=3)
     assert model.balancer.weights is not None
     assert not torch.allclose(model.balancer.weights, torch.ones(2))
 
 
-@pytest.mark.parametrize("steps", [6, 8])  # at the end of the first epoch, and in the midst of the second
-def test_resume_is_exact_wherever_the_checkpoint_fell(steps: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps", [6, 8])  # at the end of the first epoch, and within the second
+def test_resuming_is_exact_within_and_between_epochs(steps: int, tmp_path: Path) -> None:
     whole, rest = Model("dwa"), Model("dwa")
     kept = ModelCheckpoint(tmp_path, filename="kept", every_n_train_steps=steps, save_top_k=-1)
     fit(whole, tmp_path, max_epochs=4, callbacks=[kept], enable_checkpointing=True)
     fit(rest, tmp_path, max_epochs=4, resume=tmp_path / "kept.ckpt")
-    same(whole, rest, tolerance=0.0)
+    assert_same_state(whole, rest, tolerance=0.0)
 
 
-def test_what_manual_optimisation_returns_is_not_balanced_again(tmp_path: Path) -> None:
+def test_output_of_manual_optimization_is_not_balanced_again(tmp_path: Path) -> None:
     class Returning(Manual):
         def training_step(self, batch: list[Tensor], index: int) -> Any:
             super().training_step(batch, index)
@@ -192,34 +188,42 @@ def test_what_manual_optimisation_returns_is_not_balanced_again(tmp_path: Path) 
     assert int(cast("cp.RLW", model.balancer).counter) == 6
 
 
-def test_a_parents_losses_reach_its_child_as_they_are(tmp_path: Path) -> None:
+def test_subclass_receives_unbalanced_losses_of_its_parent(tmp_path: Path) -> None:
     class Child(Model):
         def training_step(self, batch: list[Tensor], index: int) -> Any:
             losses = super().training_step(batch, index)
             return {**losses, "b": losses["b"] / 100}
 
-    fit(Child(), tmp_path, max_epochs=1)
+    class Direct(Model):
+        def training_step(self, batch: list[Tensor], index: int) -> Any:
+            losses = self.losses(batch)
+            return {**losses, "b": losses["b"] / 100}
+
+    child, direct = Child(), Direct()
+    for model in (child, direct):
+        fit(model, tmp_path, max_epochs=1)
+    assert_same_state(child, direct, tolerance=0.0)
 
 
-def test_a_step_needs_no_trainer() -> None:
+def test_training_step_without_a_trainer() -> None:
     model = Model()
     model.training_step(next(iter(loader())), 0).backward()
     assert all(p.grad is not None for p in model.trunk.parameters())
 
 
-def test_a_misspelt_task_is_named(tmp_path: Path) -> None:
-    class Misspelt(Model):
+def test_unknown_task_raises(tmp_path: Path) -> None:
+    class Misspelled(Model):
         def training_step(self, batch: list[Tensor], index: int) -> Any:
             return {"a": self.losses(batch)["a"], "bb": self.losses(batch)["b"]}
 
     with pytest.raises(ValueError, match="unknown task 'bb'"):
-        fit(Misspelt(), tmp_path)
+        fit(Misspelled(), tmp_path)
 
 
 @pytest.mark.parametrize(("method", "kind"), [("bpgs", Model), ("hybrid", WithHooks), ("cagrad", PlainSum)])
-def test_two_processes_train_as_one_on_the_union_batch(method: str, kind: type[Model], tmp_path: Path) -> None:
+def test_two_processes_train_like_one_on_the_union_batch(method: str, kind: type[Model], tmp_path: Path) -> None:
     model, alone = kind(method), kind(method)
     strategy = DDPStrategy(process_group_backend="gloo", start_method="fork")
-    fit(model, tmp_path, Shares(), devices=2, strategy=strategy, use_distributed_sampler=False)
+    fit(model, tmp_path, EverySecondRow(), devices=2, strategy=strategy, use_distributed_sampler=False)
     fit(alone, tmp_path, loader(16))
-    same(model, alone, tolerance=1e-5)
+    assert_same_state(model, alone, tolerance=1e-5)

@@ -1,4 +1,4 @@
-"""Transformers' own Trainer with a tiny model of two heads: as by hand, accumulation, save and resume."""
+"""The Transformers Trainer with a small two-head model: accumulation, resuming, evaluation and DDP."""
 
 import os
 import socket
@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from helpers.comparison import assert_same_state
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 from transformers import BertConfig, BertModel, PreTrainedModel, TrainingArguments
@@ -15,7 +16,11 @@ import counterpoise as cp
 from counterpoise.integrations.transformers import BalancedTrainer
 
 TASKS = ["topic", "score"]
-ALIKE: dict[str, Any] = {"optim": "sgd", "lr_scheduler_type": "constant", "train_sampling_strategy": "sequential"}
+SGD: dict[str, Any] = {
+    "optim": "sgd",
+    "lr_scheduler_type": "constant",
+    "train_sampling_strategy": "sequential",
+}
 
 
 class TwoHeads(PreTrainedModel):
@@ -29,7 +34,7 @@ class TwoHeads(PreTrainedModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(self, input_ids: Tensor, topic: Tensor, labels: Tensor, **_: Any) -> dict[str, Any]:
-        """With the signature of a language model, which promises the Trainer to divide by `num_items_in_batch`."""
+        """Accept keyword arguments, from which the Trainer infers that the model uses `num_items_in_batch`."""
         z = self.encoder(input_ids).last_hidden_state[:, 0]
         losses = {
             "topic": nn.functional.cross_entropy(self.topic(z), topic),
@@ -38,7 +43,7 @@ class TwoHeads(PreTrainedModel):
         return {"losses": losses}
 
 
-def model() -> TwoHeads:
+def make_model() -> TwoHeads:
     torch.manual_seed(0)
     size: dict[str, Any] = {
         "hidden_size": 16,
@@ -65,91 +70,88 @@ def balancer(method: str) -> cp.Balancer:
     return cp.PCGrad(TASKS, weighting=cp.BPGS(TASKS)) if method == "hybrid" else cp.make(method, TASKS)
 
 
-def trainer(folder: Path, method: str, **options: Any) -> BalancedTrainer:
+def make_trainer(folder: Path, method: str, **options: Any) -> BalancedTrainer:
     plain: dict[str, Any] = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "logging_steps": 2}
     steps: dict[str, Any] = {"per_device_train_batch_size": 4, "max_steps": 6, "save_steps": 3, "learning_rate": 1e-2}
     args = TrainingArguments(output_dir=str(folder), **{**plain, **steps, **options})
-    net = model()
+    net = make_model()
     shared = net.encoder.parameters() if method == "hybrid" else None
     return BalancedTrainer(net, args, train_dataset=rows(), balancer=balancer(method), shared=shared)
 
 
-def same(a: nn.Module, b: nn.Module, tolerance: float) -> None:
-    for (name, x), y in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
-        torch.testing.assert_close(x, y, rtol=tolerance, atol=tolerance, equal_nan=True, msg=name)
-
-
 @pytest.mark.parametrize("method", ["bpgs", "hybrid"])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_same_training_as_by_hand(method: str, accumulate: int, tmp_path: Path) -> None:
-    made = trainer(tmp_path, method, gradient_accumulation_steps=accumulate, max_steps=6 // accumulate, **ALIKE)
-    made.train()
-    net, own = model(), balancer(method)
+def test_same_training_as_without_the_trainer(method: str, accumulate: int, tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, method, gradient_accumulation_steps=accumulate, max_steps=6 // accumulate, **SGD)
+    trainer.train()
+    net, own = make_model(), balancer(method)
     optimizer = torch.optim.SGD([{"params": net.parameters()}, *own.param_groups()], lr=1e-2)
-    for count, batch in enumerate(made.get_train_dataloader(), 1):
+    for count, batch in enumerate(trainer.get_train_dataloader(), 1):
         loss = own.loss(net(**batch)["losses"], shared=[*net.encoder.parameters()])
         (loss / accumulate).backward()
         if count % accumulate == 0:
             nn.utils.clip_grad_norm_(net.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
-    assert made.model is not None
-    same(made.model, net, 1e-5)
-    same(made.balancer, own, 1e-5)
+    assert trainer.model is not None
+    assert_same_state(trainer.model, net, 1e-5)
+    assert_same_state(trainer.balancer, own, 1e-5)
 
 
 @pytest.mark.parametrize(("method", "steps"), [("bpgs", 6), ("hybrid", 6), ("dwa", 9)])
-@pytest.mark.parametrize("epoch", [3, 6])  # the checkpoint is in the midst or at the end of an epoch
-def test_resume_is_exact(method: str, steps: int, epoch: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("epoch", [3, 6])  # steps per epoch: the checkpoint is at the end of an epoch or within one
+def test_resuming_is_exact(method: str, steps: int, epoch: int, tmp_path: Path) -> None:
     options: dict[str, Any] = {"max_steps": steps, "per_device_train_batch_size": 24 // epoch}
-    whole = trainer(tmp_path / "whole", method, **options)
+    whole = make_trainer(tmp_path / "whole", method, **options)
     whole.train()
-    rest = trainer(tmp_path / "whole", method, **options)
+    rest = make_trainer(tmp_path / "whole", method, **options)
     checkpoint = tmp_path / "whole" / "checkpoint-3"
     rest.train(resume_from_checkpoint=checkpoint if epoch == 3 else str(checkpoint))
     assert whole.model is not None
     assert rest.model is not None
-    same(whole.model, rest.model, 0.0)
-    same(whole.balancer, rest.balancer, 0.0)
+    assert_same_state(whole.model, rest.model, 0.0)
+    assert_same_state(whole.balancer, rest.balancer, 0.0)
     logged = [entry for entry in whole.state.log_history if "weight/topic" in entry]
     assert len(logged) == steps // 2
 
 
-def test_evaluation_adds_up_the_losses_that_are_there(tmp_path: Path) -> None:
-    class Sometimes(TwoHeads):
+def test_evaluation_sums_the_present_losses(tmp_path: Path) -> None:
+    class AbsentTasks(TwoHeads):
         def forward(self, input_ids: Tensor, topic: Tensor, labels: Tensor, **_: Any) -> dict[str, Any]:
             losses = super().forward(input_ids, topic, labels)["losses"]
             return {"losses": {"topic": losses["topic"] * torch.nan, "score": None}, "z": losses["topic"]}
 
-    made = trainer(tmp_path, "bpgs")
-    made.model = Sometimes(cast("BertConfig", model().config))
-    made.compute_metrics = lambda found: {"seen": len(found.predictions)}
-    found = made.evaluate(cast("Any", rows()))
-    assert (found["eval_loss"], found["eval_seen"]) == (0.0, 2)
+    trainer = make_trainer(tmp_path, "bpgs")
+    trainer.model = AbsentTasks(cast("BertConfig", make_model().config))
+    trainer.compute_metrics = lambda found: {"outputs": len(found.predictions)}
+    found = trainer.evaluate(cast("Any", rows()))
+    assert (found["eval_loss"], found["eval_outputs"]) == (0.0, 2)
 
 
-def test_an_optimiser_without_theta_is_noticed(tmp_path: Path) -> None:
-    made = trainer(tmp_path, "bpgs")
-    made.optimizer = torch.optim.SGD(model().parameters(), lr=0.1)
-    with pytest.warns(UserWarning, match="does not know balancer.param_groups"):
-        made.create_optimizer()
+def test_optimizer_without_balancer_parameters_warns(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, "bpgs")
+    trainer.optimizer = torch.optim.SGD(make_model().parameters(), lr=0.1)
+    with pytest.warns(UserWarning, match="lacks balancer.param_groups"):
+        trainer.create_optimizer()
 
 
-def in_a_group(rank: int, folder: str) -> None:
+def train_in_group(rank: int, folder: str) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    made = trainer(Path(folder), "hybrid", ddp_backend="gloo", max_steps=3, per_device_train_batch_size=2, **ALIKE)
-    made.train()
-    assert made.model is not None
-    torch.save([made.model.state_dict(), made.balancer.state_dict()], Path(folder) / f"{rank}.pt")
+    trainer = make_trainer(
+        Path(folder), "hybrid", ddp_backend="gloo", max_steps=3, per_device_train_batch_size=2, **SGD
+    )
+    trainer.train()
+    assert trainer.model is not None
+    torch.save([trainer.model.state_dict(), trainer.balancer.state_dict()], Path(folder) / f"{rank}.pt")
 
 
-def test_two_processes_train_as_one_on_the_union_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_train_like_one_on_the_union_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    spawn(in_a_group, (str(tmp_path),), nprocs=2)
-    alone = trainer(tmp_path, "hybrid", max_steps=3, **ALIKE)
+    spawn(train_in_group, (str(tmp_path),), nprocs=2)
+    alone = make_trainer(tmp_path, "hybrid", max_steps=3, **SGD)
     alone.train()
     assert alone.model is not None
     for rank in range(2):
@@ -158,11 +160,11 @@ def test_two_processes_train_as_one_on_the_union_batch(tmp_path: Path, monkeypat
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_a_foreign_checkpoint_and_a_model_without_losses_are_named(tmp_path: Path) -> None:
+def test_invalid_checkpoint_and_missing_losses_raise(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with pytest.raises(FileNotFoundError, match=r"balancer\.pt is missing"):
-        trainer(tmp_path, "bpgs").train(resume_from_checkpoint=str(tmp_path / "other"))
-    made = trainer(tmp_path, "bpgs")
-    made.losses_key = "several"
-    with pytest.raises(KeyError, match="no 'several'"):
-        made.train()
+        make_trainer(tmp_path, "bpgs").train(resume_from_checkpoint=str(tmp_path / "other"))
+    trainer = make_trainer(tmp_path, "bpgs")
+    trainer.losses_key = "several"
+    with pytest.raises(KeyError, match="no key 'several'"):
+        trainer.train()

@@ -1,1 +1,1 @@
-"""State that balancers keep between steps."""
+"""State of the balancers between steps."""

@@ -1,4 +1,4 @@
-"""The Adam that some methods keep for what they learn by themselves."""
+"""Adam for parameters that a method updates itself."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from .float32 import Float32State
 
 
 class InternalAdam(Float32State):
-    """Moments for a tensor (…, T) of the method; they are saved with it, and no optimiser of the user sees them.
+    """Adam moments for a tensor (…, T), saved with the method's state and independent of the user's optimizer.
 
-    Each replica counts its own steps: those in which some task of it is due.
+    Each replica counts its own steps: those in which at least one of its tasks is due.
     """
 
     step: Tensor
@@ -27,7 +27,7 @@ class InternalAdam(Float32State):
 
     @torch.no_grad()
     def update(self, value: Tensor, gradient: Tensor, *, due: Tensor | None = None, **options: Any) -> None:
-        """One step of `value`, in place; none where `due` is False."""
+        """Update `value` in place by one step of Adam, except where `due` is False."""
         before = AdamState(self.step.unsqueeze(-1), self.mean, self.square)
         moved, after = adam(value, gradient, before, **options)
         for old, new in ((value, moved), (self.mean, after.mean), (self.square, after.square)):
@@ -35,5 +35,6 @@ class InternalAdam(Float32State):
         self.step.add_(1 if due is None else due.any(-1))
 
     def clear(self) -> None:
+        """Reset the moments and the step counts to zero."""
         for moment in self.buffers():
             moment.zero_()

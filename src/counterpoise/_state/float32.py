@@ -1,4 +1,4 @@
-"""State that is never below float32: averages over many steps drown in half precision."""
+"""State with at least float32 precision: running averages would lose their digits in half precision."""
 
 from collections.abc import Callable
 from typing import Self
@@ -8,28 +8,28 @@ from torch import Tensor, nn
 
 
 def state_dtype() -> torch.dtype:
-    """The precision in which state is born: torch's default, but not below float32."""
+    """Return the dtype of new state: torch's default dtype, but at least float32."""
     return torch.promote_types(torch.get_default_dtype(), torch.float32)
 
 
 class Float32State(nn.Module):
-    """A module whose parameters and buffers stay wide, whatever torch's default or the model around it is."""
+    """A module whose parameters and buffers stay at least float32, even after `.half()` or `.bfloat16()`."""
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        super().register_buffer(name, tensor.float() if tensor is not None and _narrow(tensor) else tensor, persistent)
+        super().register_buffer(name, tensor.float() if tensor is not None and _is_half(tensor) else tensor, persistent)
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        if param is not None and _narrow(param):
+        if param is not None and _is_half(param):
             param = nn.Parameter(param.detach().float(), param.requires_grad)
         super().register_parameter(name, param)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        def wide(tensor: Tensor) -> Tensor:
+        def keep_precision(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
-            return tensor.to(moved.device) if _narrow(moved) else moved
+            return tensor.to(moved.device) if _is_half(moved) else moved
 
-        return super()._apply(wide, recurse)  # type: ignore[no-any-return, no-untyped-call]
+        return super()._apply(keep_precision, recurse)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _narrow(tensor: Tensor) -> bool:
+def _is_half(tensor: Tensor) -> bool:
     return tensor.is_floating_point() and tensor.element_size() < 4

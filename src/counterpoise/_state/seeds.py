@@ -1,4 +1,4 @@
-"""Random streams of the methods that draw."""
+"""Seeds of the methods that draw random numbers."""
 
 from collections.abc import Sequence
 
@@ -7,13 +7,13 @@ from torch import Tensor
 
 
 def replica_seeds(seed: int | Sequence[int], batch_shape: tuple[int, ...]) -> Tensor:
-    """One seed for each replica: as given, or a single one counted up over the replicas."""
+    """Return one seed per replica; a single seed is increased by one from replica to replica."""
     given = torch.as_tensor(seed)
     if given.is_floating_point():
-        raise TypeError(f"seed is {seed}, expected an integer or one for each replica")
+        raise TypeError(f"seed is {seed}, expected an integer, or one integer per replica")
     given = given.long()
     if given.dim() == 0:
         given = given + torch.arange(torch.Size(batch_shape).numel()).view(batch_shape)
     if given.shape != batch_shape:
-        raise ValueError(f"seed has shape {tuple(given.shape)}, expected one seed, or {batch_shape}")
+        raise ValueError(f"seed has shape {tuple(given.shape)}, expected a single seed or shape {batch_shape}")
     return given

@@ -254,9 +254,9 @@ class Monitor:
         if torch.compiler.is_compiling():
             return
         if (len(self._losses) - 1) % self.every == 0:
-            chart = getattr(getattr(self.balancer, "weighting", None) or self.balancer, "chart", None)
-            if chart is not None:
-                self._chart = (chart.z_over_tau, chart.slope)
+            geometry = getattr(getattr(self.balancer, "weighting", None) or self.balancer, "geometry", None)
+            if geometry is not None:
+                self._chart = (geometry.z_over_tau, geometry.slope)
 
 
 def _tasks_of(balancer_or_tasks: Balancer | int | Sequence[str] | Mapping[str, Any]) -> tuple[str, ...]:

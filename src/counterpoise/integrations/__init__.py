@@ -1,4 +1,4 @@
-"""At home in other loops. Each module but `readings` imports its framework, and nothing imports them but you."""
+"""Integration with Lightning, Transformers and loggers. Import the module of your framework explicitly."""
 
 from .readings import readings
 

@@ -1,4 +1,4 @@
-"""Lightning: a LightningModule whose training step returns a dict of losses."""
+"""Lightning: a mixin for modules whose training step returns a dict of losses."""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
@@ -14,16 +14,39 @@ from .readings import readings
 
 
 class Balanced:
-    """A mixin: `class Model(Balanced, LightningModule)`. Works with `lightning` and with `pytorch_lightning`.
+    """A mixin for a LightningModule whose `training_step` returns a dict of losses.
 
-    Set `self.balancer`, return a dict of losses by task from `training_step`, and pass `self.balancer.param_groups()`
-    to the optimiser. For a gradient-space balancer say what all tasks share (`shared_parameters`). Under manual
-    optimisation call `self.manual_backward(self.balance(losses))`. Weights and chart go to the module's logger, from
-    `on_after_backward`.
+    Works with `lightning` and with `pytorch_lightning`. List it before `LightningModule` in the bases of your class;
+    set `self.balancer`; return the losses by task from `training_step`; and add `self.balancer.param_groups()` to the
+    optimizer. For a gradient-space balancer, override `shared_parameters`. With manual optimization, call
+    `self.manual_backward(self.balance(losses))`. The scalars of `readings` are logged in `on_after_backward`.
 
-    Lightning scales the loss (16-mixed), divides it (accumulation), clips and steps as always; it clips the network
-    alone, never θ together with it. Under DDP a gradient-space balancer reaches each parameter T times, which DDP does
-    not allow: its own averaging is switched off, and gradients are averaged here, in `backward`.
+    Mixed precision, gradient accumulation and checkpoints work as usual. Gradient clipping applies to the network
+    alone, not to the parameters of the balancer. Under DDP, a gradient-space balancer runs T backward passes through
+    each parameter, which DDP does not support; DDP's gradient averaging is disabled, and `backward` averages instead.
+
+    Attributes:
+        balancer (Balancer): any balancer. Set it in `__init__`.
+
+    Example:
+        >>> import counterpoise as cp
+        >>> from lightning import LightningModule
+        >>> class Model(Balanced, LightningModule):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.encoder = nn.Linear(4, 8)
+        ...         self.heads = nn.ModuleDict({"seg": nn.Linear(8, 1), "depth": nn.Linear(8, 1)})
+        ...         self.balancer = cp.CAGrad(["seg", "depth"])
+        ...
+        ...     def shared_parameters(self):
+        ...         return self.encoder.parameters()
+        ...
+        ...     def training_step(self, batch, batch_idx):
+        ...         z = self.encoder(batch)
+        ...         return {task: head(z).square().mean() for task, head in self.heads.items()}
+        >>> loss = Model().training_step(torch.ones(2, 4), 0)
+        >>> loss.requires_grad
+        True
     """
 
     balancer: Balancer
@@ -32,26 +55,40 @@ class Balanced:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "training_step" in cls.__dict__:
-            cls.training_step = _balanced(cls.__dict__["training_step"])  # type: ignore[attr-defined]
+            cls.training_step = _balance_output(cls.__dict__["training_step"])  # type: ignore[attr-defined]
 
     def shared_parameters(self) -> Iterable[nn.Parameter] | None:
-        """The parameters that all tasks share; only gradient-space balancers need them."""
+        """Return the parameters that all tasks share. Override it if the balancer is a gradient-space method.
+
+        Returns:
+            Iterable[nn.Parameter] | None: the parameters; None by default.
+        """
         return None
 
     def balance(self, losses: Mapping[str, Tensor | None], **needs: Any) -> Tensor:
-        """One loss from many, to be differentiated once."""
+        """Combine losses to one scalar. Call it yourself only with manual optimization.
+
+        Args:
+            losses (Mapping[str, Tensor | None]): the losses by task; None for an absent task.
+            **needs: further arguments of `Balancer.loss`, such as `features` or `kpis`.
+
+        Returns:
+            Tensor: the scalar to differentiate.
+        """
         shared = self.shared_parameters() if isinstance(self.balancer, Aggregation) else None
         if shared is not None:
             needs.setdefault("shared", shared)
         return self.balancer.loss(losses, **needs)
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Run the backward pass; under DDP with a gradient-space balancer, also average the gradients over ranks."""
         super().backward(loss, *args, **kwargs)  # type: ignore[misc]
         if self._ddp() is not None:
-            # What the balancer has averaged stays as it is; what came by another way (a plain loss) is averaged now.
+            # Gradients that the balancer has averaged do not change; others, such as those of a plain loss, do.
             average_gradients(self.parameters())  # type: ignore[attr-defined]
 
     def clip_gradients(self, *args: Any, **kwargs: Any) -> None:
+        """Clip the gradients of the network, without those of the balancer."""
         learned = [(parameter, parameter.grad) for parameter in self.balancer.parameters()]
         for parameter, _ in learned:
             parameter.grad = None
@@ -62,6 +99,7 @@ class Balanced:
                 parameter.grad = grad
 
     def on_after_backward(self) -> None:
+        """Log the scalars of the balancer every `log_every_n_steps` steps."""
         super().on_after_backward()  # type: ignore[misc]
         every = self.trainer.log_every_n_steps
         if self.trainer.loggers and every and (self.trainer.global_step + 1) % every == 0:
@@ -73,7 +111,10 @@ class Balanced:
         return wrapper if wrapped else None
 
     def _before_step(self) -> None:
-        """Ends an epoch with the first batch of the next: a run resumed between the two tells the balancer, too."""
+        """Prepare DDP, and call `epoch_end` at the first batch of the next epoch.
+
+        At this point `epoch_end` is also called in a run that was resumed between two epochs.
+        """
         wrapper = self._ddp()
         if wrapper is not None:
             wrapper.require_backward_grad_sync = False
@@ -84,21 +125,24 @@ class Balanced:
             self.__dict__["_epoch"] = epoch
 
 
-def _balanced(step: Callable[..., Any]) -> Callable[..., Any]:
-    """All that must happen is here and in `backward`: hooks of Lightning are overridden without a call of super()."""
+def _balance_output(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `training_step` to balance the losses that it returns.
+
+    Required steps are here and in `backward`, because users override Lightning's hooks without calling super().
+    """
 
     @functools.wraps(step)
     def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.__dict__.get("_in_step"):
-            return step(self, *args, **kwargs)  # of a parent class: what it returns is for its child
-        if self._trainer is not None:  # without one it is a plain call
+            return step(self, *args, **kwargs)  # a call of super().training_step(): its losses are for the subclass
+        if self._trainer is not None:  # called without a trainer
             self._before_step()
         self.__dict__["_in_step"] = True
         try:
-            found = step(self, *args, **kwargs)
+            output = step(self, *args, **kwargs)
         finally:
             del self.__dict__["_in_step"]
-        several = isinstance(found, Mapping) and ("loss" not in found or set(found) <= set(self.balancer.tasks))
-        return self.balance(found) if several and self.automatic_optimization else found
+        is_losses = isinstance(output, Mapping) and ("loss" not in output or set(output) <= set(self.balancer.tasks))
+        return self.balance(output) if is_losses and self.automatic_optimization else output
 
     return training_step

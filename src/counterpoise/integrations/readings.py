@@ -1,4 +1,4 @@
-"""What a logger wants of a balancer, whichever logger it is."""
+"""Scalars of a balancer for any logger."""
 
 from torch import Tensor
 
@@ -6,9 +6,14 @@ from ..balancer import Balancer
 
 
 def readings(balancer: Balancer) -> dict[str, Tensor]:
-    """What the last step did, by task: weight/…, and for BPGS theta/… and z_over_tau/… (±1 is the edge of its chart).
+    """Return the scalars of the last step by name, for a logger.
 
-    The values are on the device and nothing waits for them before they are read. Empty before the first step.
+    Args:
+        balancer (Balancer): any balancer.
+
+    Returns:
+        dict[str, Tensor]: `weight/<task>` and, for BPGS, `theta/<task>` and `z_over_tau/<task>` (the chart ends at ±1).
+        The values are on the device; reading one synchronizes. Empty before the first step.
 
     Example:
         >>> import counterpoise as cp
@@ -17,10 +22,10 @@ def readings(balancer: Balancer) -> dict[str, Tensor]:
         >>> {name: value.item() for name, value in readings(balancer).items()}
         {'weight/seg': 0.5, 'weight/depth': 0.25}
     """
-    chart = getattr(getattr(balancer, "weighting", None) or balancer, "chart", None)
+    geometry = getattr(getattr(balancer, "weighting", None) or balancer, "geometry", None)
     columns = {"weight": balancer.weights}
-    if chart is not None:
-        columns |= {"theta": chart.theta, "z_over_tau": chart.z_over_tau}
+    if geometry is not None:
+        columns |= {"theta": geometry.theta, "z_over_tau": geometry.z_over_tau}
     return {
         f"{name}/{task}": value
         for name, values in columns.items()

@@ -1,4 +1,4 @@
-"""Transformers: a Trainer for models that return several losses."""
+"""Transformers: a Trainer for models that return a dict of losses."""
 
 import os
 import warnings
@@ -17,21 +17,46 @@ from ..balancer import Balancer
 from ..distributed import average_gradients
 from ..inputs import collect_losses
 
-FILE = "balancer.pt"
+BALANCER_FILE = "balancer.pt"
 
 
 class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
-    """Trains a model whose output has a dict of losses by task, under the key `losses`.
+    """A Trainer for a model whose output contains a dict of losses by task.
 
-    The Trainer's clip is for the model's gradients; the balancer's are not clipped. In evaluation the loss is the plain
-    sum of the losses that are there. Under DDP a gradient-space balancer reaches each parameter T times, which DDP does
-    not allow: its own averaging is switched off, and gradients are averaged here.
+    Gradient clipping applies to the model alone, not to the balancer. In evaluation, the loss is the sum of the losses
+    that are present. Under DDP, a gradient-space balancer runs T backward passes through each parameter, which DDP does
+    not support; DDP's gradient averaging is disabled, and `training_step` averages instead.
 
     Args:
-        balancer: any balancer. It is trained by the Trainer's own optimiser, without decay, and its state is saved in
-            every checkpoint and found again by `train(resume_from_checkpoint=…)`.
-        shared: the parameters that all tasks share; only gradient-space balancers need them.
-        losses_key: where the losses are in the model's output.
+        *args: arguments of `Trainer`.
+        balancer (Balancer): any balancer. The Trainer's optimizer trains its parameters, without weight decay. Every
+            checkpoint contains its state, which `train(resume_from_checkpoint=…)` restores.
+        shared (Iterable[nn.Parameter] | None): the parameters that all tasks share. Required by gradient-space
+            balancers. Default: None.
+        losses_key (str): key of the losses in the model's output. Default: "losses".
+        **kwargs: further arguments of `Trainer`.
+
+    Example:
+        >>> import tempfile
+        >>> from transformers import TrainingArguments
+        >>> import counterpoise as cp
+        >>> class Model(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.encoder = nn.Linear(4, 8)
+        ...
+        ...     def forward(self, x):
+        ...         z = self.encoder(x)
+        ...         return {"losses": {"seg": z.square().mean(), "depth": (z - 1).square().mean()}}
+        >>> model = Model()
+        >>> trainer = BalancedTrainer(
+        ...     model,
+        ...     TrainingArguments(tempfile.mkdtemp(), use_cpu=True, report_to=[]),
+        ...     balancer=cp.CAGrad(["seg", "depth"]),
+        ...     shared=model.encoder.parameters(),
+        ... )
+        >>> trainer.compute_loss(model, {"x": torch.ones(2, 4)}).requires_grad
+        True
     """
 
     def __init__(
@@ -46,8 +71,8 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         self.balancer = balancer.to(self.args.device)
         self.shared = None if shared is None else list(shared)
         self.losses_key = losses_key
-        self.model_accepts_loss_kwargs = False  # the model divides by no count of items: the Trainer must, by its steps
-        self.add_callback(_Keep(self))
+        self.model_accepts_loss_kwargs = False  # so the Trainer divides by the accumulation steps
+        self.add_callback(_BalancerCallback(self))
 
     def compute_loss(
         self,
@@ -56,16 +81,17 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor | tuple[Tensor, Any]:
-        del num_items_in_batch  # each task has its own mean
+        """Return the balanced loss, or in evaluation the sum of the losses; `num_items_in_batch` is ignored."""
+        del num_items_in_batch  # each loss is already a mean
         wrapper = self._ddp(model)
         if wrapper is not None:
             wrapper.require_backward_grad_sync = False
         outputs = model(**inputs)
         losses = outputs.get(self.losses_key) if isinstance(outputs, Mapping) else None
         if losses is None:
-            raise KeyError(f"the model's output has no {self.losses_key!r}: expected a dict of losses by task there")
+            raise KeyError(f"the model's output has no key {self.losses_key!r}, expected a dict of losses by task")
         if not model.training:
-            loss, outputs = self._plain_sum(losses, outputs)
+            loss, outputs = self._sum_losses(losses, outputs)
         elif self.shared is None:
             loss = self.balancer.loss(losses)
         else:
@@ -73,6 +99,7 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         return (loss, outputs) if return_outputs else loss
 
     def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+        """Run one training step; under DDP with a gradient-space balancer, also average the gradients over ranks."""
         loss: Tensor = super().training_step(model, *args, **kwargs)
         if self._ddp(model) is not None and self.accelerator.sync_gradients:
             average_gradients(model.parameters())
@@ -83,24 +110,26 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
             return model
         return None
 
-    def _plain_sum(self, losses: Mapping[str, Tensor | None], outputs: Mapping[str, Any]) -> tuple[Tensor, Any]:
-        """Of the losses that are there; in the output, which is gathered over batches, absent ones are NaN."""
+    def _sum_losses(self, losses: Mapping[str, Tensor | None], outputs: Mapping[str, Any]) -> tuple[Tensor, Any]:
+        """Return the sum of the present losses, and the output with NaN for absent ones, as gathering requires."""
         values, _, _ = collect_losses(losses, self.balancer.tasks, (), self.args.device)
-        there = dict(zip(self.balancer.tasks, values.unbind(), strict=True))
-        return torch.where(torch.isfinite(values), values, 0.0).sum(), {**outputs, self.losses_key: there}
+        present = dict(zip(self.balancer.tasks, values.unbind(), strict=True))
+        return torch.where(torch.isfinite(values), values, 0.0).sum(), {**outputs, self.losses_key: present}
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        made = self.optimizer is None
+        """Create the optimizer, with a group for the balancer's parameters."""
+        is_new = self.optimizer is None
         optimizer: torch.optim.Optimizer = super().create_optimizer(*args, **kwargs)
-        if made:
+        if is_new:
             for group in self.balancer.param_groups():
                 optimizer.add_param_group(group)
         known = {id(p) for group in optimizer.param_groups for p in group["params"]}
         if any(p.requires_grad and id(p) not in known for p in self.balancer.parameters()):
-            warnings.warn("the optimiser does not know balancer.param_groups(): θ stays as it is", stacklevel=2)
+            warnings.warn("the optimizer lacks balancer.param_groups(): the balancer will not be trained", stacklevel=2)
         return optimizer
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Log the weights of the tasks together with the loss."""
         weights = self.balancer.weights
         if "loss" in logs and weights is not None:
             logs = logs | {f"weight/{t}": w for t, w in zip(self.balancer.tasks, weights.tolist(), strict=True)}
@@ -109,23 +138,36 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
     def train(
         self, resume_from_checkpoint: str | os.PathLike[str] | bool | None = None, *args: Any, **kwargs: Any
     ) -> Any:
+        """Train, and restore the state of the balancer if a run is resumed.
+
+        Args:
+            resume_from_checkpoint (str | os.PathLike | bool | None): as in `Trainer.train`. Default: None.
+            *args: further arguments of `Trainer.train`.
+            **kwargs: further arguments of `Trainer.train`.
+
+        Returns:
+            TrainOutput: the result of `Trainer.train`.
+
+        Raises:
+            FileNotFoundError: if the checkpoint was not written by a BalancedTrainer.
+        """
         if isinstance(resume_from_checkpoint, os.PathLike):
             resume_from_checkpoint = os.fspath(resume_from_checkpoint)
-        found = resume_from_checkpoint
-        if found is True:
+        checkpoint = resume_from_checkpoint
+        if checkpoint is True:
             from transformers.trainer_utils import get_last_checkpoint
 
-            found = get_last_checkpoint(self.args.output_dir)
-        if isinstance(found, str):
-            path = Path(found) / FILE
+            checkpoint = get_last_checkpoint(self.args.output_dir)
+        if isinstance(checkpoint, str):
+            path = Path(checkpoint) / BALANCER_FILE
             if not path.exists():
                 raise FileNotFoundError(f"{path} is missing: this checkpoint was not written by a BalancedTrainer")
             self.balancer.load_state_dict(torch.load(path, map_location=self.args.device, weights_only=True))
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
 
-class _Keep(TrainerCallback):  # type: ignore[misc, unused-ignore]
-    """Saves the balancer with every checkpoint, and tells it when an epoch ends."""
+class _BalancerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
+    """Save the balancer with every checkpoint, clear its gradients, and call `epoch_end`."""
 
     def __init__(self, trainer: BalancedTrainer) -> None:
         self.trainer = trainer
@@ -133,14 +175,17 @@ class _Keep(TrainerCallback):  # type: ignore[misc, unused-ignore]
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if not args.should_save:
             return
-        path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / FILE
+        path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / BALANCER_FILE
         with atomic_path(path) as temporary:
             torch.save(self.trainer.balancer.state_dict(), temporary)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.trainer.balancer.zero_grad()  # the Trainer clears the gradients of the model alone
+        self.trainer.balancer.zero_grad()  # the Trainer clears the gradients of the model only
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The one before has ended, be it in this process or in one that was resumed; in its midst, epoch is broken."""
+        """End the previous epoch, even if it ran before the run was resumed.
+
+        A run resumed within an epoch has a fractional `state.epoch`.
+        """
         if state.epoch and state.epoch == int(state.epoch):
             self.trainer.balancer.epoch_end()
