@@ -1,4 +1,4 @@
-"""The monitor for losses: right about problems whose ailment is known, right in its numbers, and invisible."""
+"""The monitor: correct statistics and advice, and no effect on training."""
 
 import builtins
 import copy
@@ -36,11 +36,11 @@ class Net(nn.Module):
         return dict(zip(TASKS, errors, strict=True))
 
 
-def train(name: str, watched: bool, **options: Any) -> tuple[Net, cp.Monitor, cp.Balancer]:
+def train(name: str, monitored: bool, **options: Any) -> tuple[Net, cp.Monitor, cp.Balancer]:
     net, balancer = Net(), cp.make(name, TASKS, **options)
     optimizer = torch.optim.Adam([{"params": net.parameters()}, *balancer.param_groups()], lr=0.01)
     monitor = cp.diagnose(balancer, shared=net.trunk.parameters(), every=5)
-    if watched:
+    if monitored:
         monitor.__enter__()
     for step in range(25):
         optimizer.zero_grad()
@@ -51,21 +51,21 @@ def train(name: str, watched: bool, **options: Any) -> tuple[Net, cp.Monitor, cp
 
 
 @pytest.mark.parametrize("name", ["bpgs", "pcgrad", "cagrad"])
-def test_watching_changes_nothing(name: str) -> None:
+def test_monitoring_does_not_change_training(name: str) -> None:
     options = [{"weighting": cp.BPGS(TASKS)} if name == "cagrad" else {} for _ in range(2)]
     plain, _, _ = train(name, False, **options[0])
-    seen, monitor, balancer = train(name, True, **options[1])
-    for a, b in zip(plain.parameters(), seen.parameters(), strict=True):
+    monitored, monitor, balancer = train(name, True, **options[1])
+    for a, b in zip(plain.parameters(), monitored.parameters(), strict=True):
         assert torch.equal(a, b)
     found = monitor.diagnosis
     assert (found.steps, found.gradient_checks) == (25, 5)
     assert len(found.abs_z_over_tau) == (0 if name == "pcgrad" else 3)
     assert all(0 <= z <= 1 for z in found.abs_z_over_tau)
-    balancer.backward(seen.losses(0), shared=seen.trunk.parameters())  # after the block nobody looks
+    balancer.backward(monitored.losses(0), shared=monitored.trunk.parameters())  # no longer monitored
     assert monitor.diagnosis.steps == 25
 
 
-def test_the_numbers_are_what_they_say() -> None:
+def test_statistics_agree_with_numpy() -> None:
     net = Net()
     history, grams = [], []
     with cp.diagnose(net.losses(0), shared=net.trunk.parameters(), every=1) as monitor:
@@ -86,7 +86,7 @@ def test_the_numbers_are_what_they_say() -> None:
     assert found.conflict == pytest.approx((pairs < -0.1).mean())
 
 
-def test_absent_tasks_are_counted_and_left_out() -> None:
+def test_absent_tasks_are_counted() -> None:
     net = Net()
     with cp.diagnose(TASKS, shared=net.trunk.parameters(), every=1) as monitor:
         for step in range(4):
@@ -100,10 +100,10 @@ def test_absent_tasks_are_counted_and_left_out() -> None:
     assert found.absent == (0.25, 0.75, 0.0)
     assert "b was absent in 75% of the steps." in found.advice
     assert all(math.isfinite(x) for x in (*found.losses, *found.decades[:3], *found.norms))
-    assert math.isnan(found.decades[3])  # one task alone is not apart from anything
+    assert math.isnan(found.decades[3])  # a single task has no spread
 
 
-def test_tasks_that_take_turns_are_compared() -> None:
+def test_tasks_of_alternating_batches_are_compared() -> None:
     net = Net()
     with cp.diagnose(TASKS, shared=net.trunk.parameters()) as monitor:
         for step in range(30):
@@ -115,23 +115,23 @@ def test_tasks_that_take_turns_are_compared() -> None:
     assert any("Conflict could not be measured" in line for line in found.advice)
 
 
-@pytest.mark.parametrize("odd", [0, 1])
-def test_a_rhythm_in_the_data_is_not_missed(odd: int) -> None:
+@pytest.mark.parametrize("parity", [0, 1])
+def test_periodic_conflict_is_measured(parity: int) -> None:
     w = torch.ones(2, requires_grad=True)
     with cp.diagnose(2, shared=[w]) as monitor:
         for step in range(600):
-            sign = -1 if step % 2 == odd else 1
+            sign = -1 if step % 2 == parity else 1
             monitor([w.sum() + 3, sign * w.sum() + 3])
     assert monitor.diagnosis.conflict == pytest.approx(0.5, abs=0.15)
 
 
-def test_a_loss_below_zero_is_named() -> None:
+def test_negative_loss_is_reported() -> None:
     with cp.diagnose(["a", "b"]) as monitor:
         monitor(torch.tensor([1.0, -500.0]))
     assert any(line.startswith("The loss of b was 0 or negative in 100%") for line in monitor.diagnosis.advice)
 
 
-def test_reentrant_checkpoints_are_left_alone() -> None:
+def test_reentrant_checkpoints_are_not_checked() -> None:
     trunk, heads = nn.Linear(4, 8), nn.Linear(8, 2)
     stem = nn.Linear(4, 4)
     shared = [*stem.parameters(), *trunk.parameters()]
@@ -147,15 +147,15 @@ def test_copies_are_not_monitored_and_monitors_nest(balancer: cp.Balancer) -> No
     w = torch.ones(2, requires_grad=True)
     with cp.diagnose(balancer) as first:
         with cp.diagnose(balancer) as second:
-            twin = pickle.loads(pickle.dumps(balancer))
-            for one in (balancer, copy.deepcopy(balancer), twin):
-                one.backward([w[0] ** 2, 5 * w[1] ** 2], shared=[w])
+            pickled = pickle.loads(pickle.dumps(balancer))
+            for copied in (balancer, copy.deepcopy(balancer), pickled):
+                copied.backward([w[0] ** 2, 5 * w[1] ** 2], shared=[w])
         balancer.backward([w[0] ** 2, 5 * w[1] ** 2], shared=[w])
     balancer.backward([w[0] ** 2, 5 * w[1] ** 2], shared=[w])
     assert (first.diagnosis.steps, second.diagnosis.steps) == (2, 1)
 
 
-def test_a_chart_at_its_edge_is_named() -> None:
+def test_saturated_chart_is_reported() -> None:
     balancer = cp.BPGS(TASKS, calibrate=False)
     with torch.no_grad():
         balancer.theta.copy_(torch.tensor([9.0, 0.0, 0.0]))
@@ -165,27 +165,27 @@ def test_a_chart_at_its_edge_is_named() -> None:
 
 
 @pytest.mark.parametrize("tasks", [2, 3, 26, 200])
-def test_a_lone_outlier_is_no_saturation(tasks: int) -> None:
-    """By arithmetic it stands at |z| = √(T − 1), near the edge for many tasks; but θ moves it as with few."""
+def test_single_outlier_is_not_reported_as_saturated(tasks: int) -> None:
+    """A single outlier has |z| = √(T − 1), close to τ for many tasks, but θ still moves it."""
     losses = torch.ones(tasks).index_fill(0, torch.tensor(0), 1e4)
     balancer = cp.BPGS(tasks)
     with cp.diagnose(balancer) as monitor:
         balancer(losses)
-    found, chart = monitor.diagnosis, balancer.geometry
-    assert chart is not None
+    found, geometry = monitor.diagnosis, balancer.geometry
+    assert geometry is not None
     assert found.abs_z_over_tau[0] == pytest.approx(math.sqrt(tasks - 1) / (math.sqrt(tasks - 1) + 0.1))
-    assert 0.09 < float(chart.width * chart.slope[0] / chart.std) < 0.11
+    assert 0.09 < float(geometry.width * geometry.slope[0] / geometry.std) < 0.11
     assert not any("saturates" in line for line in found.advice)
-    for beyond, told in ((0.5, False), (0.9, True)):  # of the margin
-        z = (math.sqrt(tasks - 1) + 0.1 * beyond) / (math.sqrt(tasks - 1) + 0.1)
+    for fraction, reported in ((0.5, False), (0.9, True)):  # of the margin
+        z = (math.sqrt(tasks - 1) + 0.1 * fraction) / (math.sqrt(tasks - 1) + 0.1)
         with torch.no_grad():
             balancer.theta[0] = math.log((1 + z) / (1 - z))
         with cp.diagnose(balancer) as monitor:
             balancer(losses)
-        assert any("saturates at task_0" in line for line in monitor.diagnosis.advice) is told
+        assert any("saturates at task_0" in line for line in monitor.diagnosis.advice) is reported
 
 
-def test_a_task_without_samples_is_absent() -> None:
+def test_task_without_samples_is_absent() -> None:
     net, balancer = Net(), cp.BPGS(TASKS)
     with cp.diagnose(balancer, shared=net.trunk.parameters(), every=1) as monitor:
         balancer(net.losses(0), counts=torch.tensor([10, 0, 10]))
@@ -195,24 +195,24 @@ def test_a_task_without_samples_is_absent() -> None:
     assert math.isnan(found.norms[1])
 
 
-def test_saved_printed_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+def test_save_print_and_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     found = train("bpgs", True)[1].diagnosis
     found.save(tmp_path / "found.json")
-    read = json.loads((tmp_path / "found.json").read_text())
-    assert read["verdict"] == found.verdict
-    assert read["advice"] == list(found.advice)
+    saved = json.loads((tmp_path / "found.json").read_text())
+    assert saved["verdict"] == found.verdict
+    assert saved["advice"] == list(found.advice)
     found.figure(tmp_path / "found.png")
     assert (tmp_path / "found.png").stat().st_size > 10_000
     found.print()
-    said = capsys.readouterr().out
-    assert "median loss" in said
-    assert " ".join(said.split()).count(found.advice[0][:40]) == 1
-    real = builtins.__import__
+    printed = capsys.readouterr().out
+    assert "median loss" in printed
+    assert " ".join(printed.split()).count(found.advice[0][:40]) == 1
+    original_import = builtins.__import__
 
     def without_rich(name: str, *rest: Any) -> Any:
         if name.startswith("rich"):
             raise ModuleNotFoundError(name)
-        return real(name, *rest)
+        return original_import(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without_rich)
     found.print()
@@ -220,7 +220,7 @@ def test_saved_printed_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert sorted(p.name for p in tmp_path.iterdir()) == ["found.json", "found.png"]
 
 
-def test_refusals() -> None:
+def test_invalid_use_raises() -> None:
     with pytest.raises(RuntimeError, match="recorded no losses"):
         _ = cp.diagnose(2).diagnosis
     with pytest.raises(ValueError, match="one model"):
@@ -232,7 +232,7 @@ def test_refusals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "kept"),
+    ("name", "options", "designed_for_scale"),
     [
         ("static", {}, False),
         ("bpgs", {}, True),
@@ -241,14 +241,16 @@ def test_refusals() -> None:
         ("nash-mtl", {}, True),
     ],
 )
-def test_a_method_made_for_the_ailment_is_not_advised_again(name: str, options: dict[str, Any], kept: bool) -> None:
+def test_suitable_method_is_kept(name: str, options: dict[str, Any], designed_for_scale: bool) -> None:
     found = train(name, True, **options)[1].diagnosis
     assert found.verdict in ("scale", "both")
-    assert ("keep it" in found.advice[0]) == (kept and (found.verdict == "scale" or found.in_gradient_space))
+    assert ("keep it" in found.advice[0]) == (
+        designed_for_scale and (found.verdict == "scale" or found.in_gradient_space)
+    )
     assert ("Use BPGS" in found.advice[0]) != ("keep it" in found.advice[0])
 
 
-def test_scale_free_are_those_that_a_factor_cost_nothing() -> None:
+def test_scale_free_methods_agree_with_recorded_scores() -> None:
     macro: dict[str, dict[str, float]] = {}
     with open(ROOT / "results" / "beyond" / "tables" / "beyond-rescaling.csv", encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -262,7 +264,7 @@ def test_scale_free_are_those_that_a_factor_cost_nothing() -> None:
     assert free == SCALE_FREE
 
 
-def test_a_compiled_step_is_not_looked_into() -> None:
+def test_compiled_step_is_not_monitored() -> None:
     net, balancer = torch.nn.Linear(6, 3), cp.BPGS(3)
     with cp.diagnose(balancer) as monitor:
         step = torch.compile(lambda x: balancer((net(x) - 1).square().mean(0)), backend="eager", fullgraph=True)
