@@ -1,4 +1,4 @@
-"""RunLoggers: what the histories hold arrives once, for stacked, resumed and repeated runs; what is missing is named."""
+"""Loggers write each point once, also for resumed and repeated runs, and report what is missing."""
 
 import importlib.util
 import sys
@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from counterpoise.lab.cli.app import app
 from counterpoise.lab.engine import Store, execute, plan
-from counterpoise.lab.loggers import TAG, MLflow, RunLoggers, TensorBoard, points
+from counterpoise.lab.loggers import TAG, MLflow, RunLoggers, TensorBoard, scalars_by_epoch
 from counterpoise.lab.studies import STUDIES, Cell
 
 EPOCHS = 3
@@ -31,12 +31,12 @@ def cells(seeds: tuple[int, ...] = (42, 43)) -> list[Cell]:
 
 
 def train(out: Path, seeds: tuple[int, ...]) -> None:
-    for stack in plan([cell.run for cell in cells(seeds)], Store(out)):
-        execute(stack, out)
+    for batch in plan([cell.run for cell in cells(seeds)], Store(out)):
+        execute(batch, out)
 
 
 def events(folder: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    """For each run's folder each tag's points."""
+    """Return the points of each tag for each folder of a run."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found = {}
@@ -48,17 +48,17 @@ def events(folder: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
     return found
 
 
-def test_tensorboard_has_each_point_once(tmp_path: Path) -> None:
+def test_tensorboard_contains_each_point_once(tmp_path: Path) -> None:
     runs, board = tmp_path / "runs", tmp_path / "board"
     store, all_cells = Store(runs), cells()
-    # Killed after its first epoch, resumed by the command; then everything again, with one more seed.
-    (stack,) = plan([cell.run for cell in all_cells], store)
+    # A batch is killed after its first epoch and resumed by the command; then all runs and one more seed are logged.
+    (batch,) = plan([cell.run for cell in all_cells], store)
     with pytest.raises(KeyboardInterrupt):
-        execute(stack, runs, checkpoint_seconds=0.0, after_epoch=_stop)
+        execute(batch, runs, checkpoint_seconds=0.0, after_epoch=_interrupt)
     reproduce(runs, "--seeds", "42-43", "--tensorboard", str(board))
     first = events(board)
     train(runs, (44,))
-    RunLoggers([TensorBoard(board)], cells((42, 43, 44)), store).finished()
+    RunLoggers([TensorBoard(board)], cells((42, 43, 44)), store).log_finished()
     second = events(board)
     assert len(first) == 4
     assert len(second) == 6
@@ -66,7 +66,7 @@ def test_tensorboard_has_each_point_once(tmp_path: Path) -> None:
     for cell in cells((42, 43, 44)):
         (name,) = (name for name in second if f"({cell.run.key[:6]})" in name)
         assert f"scale-stress/{cell.method}/×100, seed {cell.run.seed}" in name
-        expected = dict(points(cell.run, store))
+        expected = dict(scalars_by_epoch(cell.run, store))
         tags = set(expected[EPOCHS])
         task = next(iter((store.result(cell.run) or {})["weights"]))
         assert {f"loss/{task}", f"weight/{task}", "macro"} <= tags
@@ -77,35 +77,35 @@ def test_tensorboard_has_each_point_once(tmp_path: Path) -> None:
             assert [value for _, value in values] == pytest.approx([row[tag] for row in expected.values()], rel=1e-6)
 
 
-def _stop(trainer: Any) -> None:
+def _interrupt(trainer: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_run_that_came_out_otherwise_replaces_the_old_one(tmp_path: Path) -> None:
+def test_a_changed_result_replaces_the_old_one(tmp_path: Path) -> None:
     store, board = Store(tmp_path / "runs"), tmp_path / "board"
     cell = cells((42,))[0]
     for loss in (1.0, 2.0):
         history = [{"epoch": 1, "loss": [loss, None], "chart": {}}]
         store.finish(cell.run, history, {"weights": {"a": 1.0, "b": 1.0}})
-        RunLoggers([TensorBoard(board)], [cell], store).finished()
+        RunLoggers([TensorBoard(board)], [cell], store).log_finished()
     assert list(events(board).values()) == [{"loss/a": [(1, 2.0)]}]
 
 
-def test_a_board_that_fails_does_not_stop_the_runs(tmp_path: Path) -> None:
+def test_a_failing_logger_does_not_stop_the_runs(tmp_path: Path) -> None:
     class Broken:
         def log(self, cell: Cell, store: Store) -> None:
             raise OSError("no space left")
 
     train(tmp_path, (42,))
-    boards = RunLoggers([Broken()], cells((42,)), Store(tmp_path))
+    loggers = RunLoggers([Broken()], cells((42,)), Store(tmp_path))
     with pytest.warns(UserWarning, match="Broken: no space left"):
-        boards.finished()
-    boards.finished()  # in silence
-    assert not boards.boards
+        loggers.log_finished()
+    loggers.log_finished()  # without a second warning
+    assert not loggers.loggers
 
 
 @pytest.mark.parametrize(("option", "module"), [("--tensorboard", "tensorboard"), ("--mlflow", "mlflow")])
-def test_what_is_not_installed_is_named_before_anything_is_trained(
+def test_a_missing_package_is_reported_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, module: str
 ) -> None:
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
@@ -117,61 +117,61 @@ def test_what_is_not_installed_is_named_before_anything_is_trained(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_board_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     arguments = ["reproduce", "scale-stress", "--out", str(tmp_path / "runs"), "--tensorboard", str(tmp_path / "file")]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2
-    assert "cannot hold event files" in result.output
+    assert "cannot write event files" in result.output
 
 
 class FakeClient:
-    """As much of MLflow's client as is used, in memory, by its signatures."""
+    """An in-memory replacement of those methods of MLflow's client that are used."""
 
-    kept: dict[str, dict[str, Any]]
+    experiments: dict[str, dict[str, Any]]
 
     def __init__(self, tracking_uri: str) -> None:
-        self.kept = FAKES.setdefault(tracking_uri, {})
+        self.experiments = SERVERS.setdefault(tracking_uri, {})
 
     def search_experiments(self, max_results: int) -> list[Any]:
         return []
 
     def get_experiment_by_name(self, name: str) -> Any:
-        return SimpleNamespace(experiment_id=name) if name in self.kept else None
+        return SimpleNamespace(experiment_id=name) if name in self.experiments else None
 
     def create_experiment(self, name: str) -> str:
-        self.kept[name] = {}
+        self.experiments[name] = {}
         return name
 
     def search_runs(self, experiment_ids: list[str], max_results: int, page_token: str | None) -> Any:
         class Page(list[Any]):
             token = None
 
-        return Page(self.kept[experiment_ids[0]].values())
+        return Page(self.experiments[experiment_ids[0]].values())
 
     def create_run(self, experiment_id: str, tags: dict[str, str]) -> Any:
-        made = SimpleNamespace(
+        created = SimpleNamespace(
             info=SimpleNamespace(run_id=tags[TAG], status="RUNNING"), data=SimpleNamespace(tags=tags), metrics=[]
         )
-        self.kept[experiment_id][tags[TAG]] = made
-        return made
+        self.experiments[experiment_id][tags[TAG]] = created
+        return created
 
     def delete_run(self, run_id: str) -> None:
-        del self._home(run_id)[run_id]
+        del self._runs_with(run_id)[run_id]
 
     def log_batch(self, run_id: str, metrics: Any = (), params: Any = ()) -> None:
         assert len(metrics) <= 1000
         assert len(params) <= 100
-        self._home(run_id)[run_id].metrics += [(m.step, m.key, m.value) for m in metrics]
+        self._runs_with(run_id)[run_id].metrics += [(m.step, m.key, m.value) for m in metrics]
 
     def set_terminated(self, run_id: str) -> None:
-        self._home(run_id)[run_id].info.status = "FINISHED"
+        self._runs_with(run_id)[run_id].info.status = "FINISHED"
 
-    def _home(self, run_id: str) -> dict[str, Any]:
-        return next(runs for runs in self.kept.values() if run_id in runs)
+    def _runs_with(self, run_id: str) -> dict[str, Any]:
+        return next(runs for runs in self.experiments.values() if run_id in runs)
 
 
-FAKES: dict[str, dict[str, Any]] = {}
+SERVERS: dict[str, dict[str, Any]] = {}
 
 
 def fake_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,27 +189,27 @@ def fake_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, module)
 
 
-def test_mlflow_has_each_point_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against a client of our own; the next test is against MLflow's, where that is installed."""
+def test_mlflow_contains_each_point_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use a fake client. The next test uses MLflow itself if it is installed."""
     fake_mlflow(monkeypatch)
     store, uri = Store(tmp_path), f"fake:{tmp_path}"
     train(tmp_path, (42,))
     reproduce(tmp_path, "--seeds", "42-43", "--mlflow", uri)
-    RunLoggers([MLflow(uri)], cells(), store).finished()
-    (runs,) = FAKES[uri].values()
+    RunLoggers([MLflow(uri)], cells(), store).log_finished()
+    (runs,) = SERVERS[uri].values()
     assert set(runs) == {cell.run.key for cell in cells()}
     assert all(run.info.status == "FINISHED" for run in runs.values())
     for cell in cells():
-        expected = [(epoch, name, v) for epoch, row in points(cell.run, store) for name, v in row.items()]
+        expected = [(epoch, name, v) for epoch, row in scalars_by_epoch(cell.run, store) for name, v in row.items()]
         assert runs[cell.run.key].metrics == expected
     killed = cells()[0].run.key
-    runs[killed].info.status = "RUNNING"  # as a logger leaves it that was killed half-way
+    runs[killed].info.status = "RUNNING"  # as left by an interrupted logger
     runs[killed].metrics = runs[killed].metrics[:5]
-    RunLoggers([MLflow(uri)], cells(), store).finished()
+    RunLoggers([MLflow(uri)], cells(), store).log_finished()
     assert len(runs[killed].metrics) == len(runs[cells()[1].run.key].metrics)
 
 
-def test_the_real_mlflow_has_each_point_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_mlflow_contains_each_point_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("mlflow") is None:
         pytest.skip("needs MLflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -218,12 +218,12 @@ def test_the_real_mlflow_has_each_point_once(tmp_path: Path, monkeypatch: pytest
     store, uri = Store(tmp_path / "runs"), (tmp_path / "ml").as_uri()
     train(tmp_path / "runs", (42,))
     for _ in range(2):
-        RunLoggers([MLflow(uri)], cells((42,)), store).finished()
+        RunLoggers([MLflow(uri)], cells((42,)), store).log_finished()
     client = MlflowClient(tracking_uri=uri)
     found = client.search_runs([e.experiment_id for e in client.search_experiments()])
     assert {run.data.tags[TAG] for run in found} == {cell.run.key for cell in cells((42,))}
     for cell in cells((42,)):
         (run,) = (run for run in found if run.data.tags[TAG] == cell.run.key)
-        expected = dict(points(cell.run, store))
+        expected = dict(scalars_by_epoch(cell.run, store))
         history = client.get_metric_history(run.info.run_id, "macro")
         assert sorted((m.step, m.value) for m in history) == [(e, row["macro"]) for e, row in expected.items()]

@@ -1,4 +1,4 @@
-"""Dense prediction on small scenes: against plain PyTorch, killed and resumed, in every study."""
+"""Dense prediction on small synthetic rooms: agreement with plain PyTorch, resuming, all studies."""
 
 import gc
 import io
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.engine_runs import result_files
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -49,8 +50,6 @@ from counterpoise.lab.models import SegNet
 from counterpoise.lab.studies import NYUV2_STUDIES, STUDIES
 from counterpoise.lab.studies.dense import BPGS, KENDALL, NASH_AUTHORS, NYUV2_SCHEDULE, STATIC, on_synthetic_rooms
 
-from .test_store import files
-
 TASKS = ("seg", "depth", "normals")
 SCENES = {"train": 9, "held_out": 3, "height": 32, "width": 32}
 SCHEDULE = replace(NYUV2_SCHEDULE, epochs=2, batch_size=4, warmup_steps=2, precision="fp32")
@@ -60,7 +59,7 @@ def run(method: Recipe, *, schedule: Schedule = SCHEDULE, seed: int = 42, **opti
     return Run("test", spec("scenes", **SCENES, **options), spec("segnet", width=4), method, seed, schedule)
 
 
-def trained(one: Run) -> DenseTrainer:
+def train(one: Run) -> DenseTrainer:
     trainer = DenseTrainer(one)
     while not trainer.done:
         trainer.train_epoch()
@@ -77,8 +76,8 @@ def plain_losses(network: SegNet, rgb: Tensor, label: Tensor, depth: Tensor, nor
     ]
 
 
-def plainly(one: Run) -> list[Tensor]:
-    """The run as anyone would write it."""
+def train_plainly(one: Run) -> list[Tensor]:
+    """Train a run in plain PyTorch and return its parameters."""
     images, schedule = load_images("scenes", dict(SCENES), "cpu"), one.schedule
     torch.manual_seed(one.seed)
     network = SegNet(width=4)
@@ -114,16 +113,16 @@ def plainly(one: Run) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("method", [STATIC, KENDALL, BPGS], ids=lambda r: r.name)
-def test_a_run_is_what_plain_pytorch_makes_of_it(method: Recipe, double: None) -> None:
-    trainer = trained(run(method))
+def test_a_run_agrees_with_plain_pytorch(method: Recipe, double: None) -> None:
+    trainer = train(run(method))
     found = [*trainer.network.parameters(), *trainer.balancer.parameters()]
-    for ours, theirs in zip(found, plainly(run(method)), strict=True):
+    for ours, theirs in zip(found, train_plainly(run(method)), strict=True):
         torch.testing.assert_close(ours.detach(), theirs, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("method", [BPGS, recipe("famo"), recipe("pcgrad", weighting=BPGS)], ids=lambda r: r.name)
-def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(method: Recipe, tmp_path: Path) -> None:
-    stack = RunBatch((run(method, schedule=replace(SCHEDULE, epochs=3)),))
+def test_killed_runs_resume_with_identical_results(method: Recipe, tmp_path: Path) -> None:
+    batch = RunBatch((run(method, schedule=replace(SCHEDULE, epochs=3)),))
 
     class KilledError(Exception):
         pass
@@ -132,21 +131,21 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(method: Recipe, tmp_p
         if trainer.epoch == 2:
             raise KilledError
 
-    execute(stack, tmp_path / "calm")
+    execute(batch, tmp_path / "uninterrupted")
     with pytest.raises(KilledError):
-        execute(stack, tmp_path / "killed", checkpoint_seconds=0.0, after_epoch=kill)
-    assert Store(tmp_path / "killed").result(stack.runs[0]) is None
-    execute(stack, tmp_path / "killed")
-    calm, killed = files(tmp_path / "calm"), files(tmp_path / "killed")
-    assert calm == killed
-    assert {Path(name).name for name in calm} == {"run.json", "history.json", "result.json", TRUTH, PREDICTED}
-    notes = Store(tmp_path / "killed").circumstances(stack.runs[0])
-    assert notes["resumed"]
-    assert notes["torch"] == torch.__version__
-    assert notes["seconds"] > 0
+        execute(batch, tmp_path / "killed", checkpoint_seconds=0.0, after_epoch=kill)
+    assert Store(tmp_path / "killed").result(batch.runs[0]) is None
+    execute(batch, tmp_path / "killed")
+    uninterrupted, killed = result_files(tmp_path / "uninterrupted"), result_files(tmp_path / "killed")
+    assert uninterrupted == killed
+    assert {Path(name).name for name in uninterrupted} == {"run.json", "history.json", "result.json", TRUTH, PREDICTED}
+    circumstances = Store(tmp_path / "killed").circumstances(batch.runs[0])
+    assert circumstances["resumed"]
+    assert circumstances["torch"] == torch.__version__
+    assert circumstances["seconds"] > 0
 
 
-def test_pictures_show_what_is_true_and_what_was_predicted() -> None:
+def test_pictures_show_targets_and_predictions() -> None:
     images = load_images("scenes", {"train": 1, "held_out": 5, "height": 40, "width": 48}, "cpu")
     batch = evaluation_batch(images, select_examples(images))
     perfect = {
@@ -160,16 +159,16 @@ def test_pictures_show_what_is_true_and_what_was_predicted() -> None:
     for name, columns in COLUMNS.items():
         assert sheets[name].shape == (4 * 40, len(columns) * 48, 3)
     truth, predicted = sheets[TRUTH][:, 48:].astype(int), sheets[PREDICTED].astype(int)
-    assert np.abs(truth - predicted).mean() < 3  # a perfect network shows the truth, but for what nobody knows
-    wanted = (batch.rgb.permute(0, 2, 3, 1).reshape(160, 48, 3) * 255).numpy()
-    assert np.abs(sheets[TRUTH][:, :48] - wanted).mean() < 6
+    assert np.abs(truth - predicted).mean() < 3  # equal except for invalid pixels
+    expected = (batch.rgb.permute(0, 2, 3, 1).reshape(160, 48, 3) * 255).numpy()
+    assert np.abs(sheets[TRUTH][:, :48] - expected).mean() < 6
     wall = batch.label.reshape(160, 48).numpy() == CLASSES.index("wall")
     colour = [int(CLASS_COLOURS[CLASSES.index("wall")][i : i + 2], 16) for i in (1, 3, 5)]
     assert np.abs(np.median(truth[:, :48][wall], 0) - colour).max() < 6
 
 
-def test_an_epoch_leaves_everything_that_is_logged() -> None:
-    trainer = trained(run(BPGS))
+def test_the_history_contains_all_logged_values() -> None:
+    trainer = train(run(BPGS))
     assert [row["epoch"] for row in trainer.rows] == [1, 2]
     for row in trainer.rows:
         assert len(row["loss"]) == len(row["weight"]) == len(row["weight_sd"]) == 3
@@ -179,50 +178,49 @@ def test_an_epoch_leaves_everything_that_is_logged() -> None:
         assert chart["theta"] == pytest.approx([math.log((1 + z) / (1 - z)) for z in chart["z_over_tau"]], abs=1e-3)
         assert max(chart["z_over_tau_max"]) >= max(map(abs, chart["z_over_tau_mean"]))
     first = trainer.rows[0]["chart"]["z_over_tau_first"]
-    assert sum(first) == pytest.approx(0, abs=1e-4)  # calibrated: standardised log-losses
+    assert sum(first) == pytest.approx(0, abs=1e-4)  # calibration standardises the log-losses
     assert sum(z * z for z in first) == pytest.approx(3 / (math.sqrt(2) + 0.1) ** 2, abs=1e-4)
     (result,) = trainer.results()
     assert result["metrics"]["theta_max"] == max(map(abs, trainer.rows[-1]["chart"]["theta"]))
     assert result["parameters"] == sum(p.numel() for p in SegNet(width=4).parameters()) + 3
 
 
-def test_only_training_losses_are_multiplied() -> None:
+def test_factors_apply_only_to_training_losses() -> None:
     usual, scaled = (
-        trained(run(STATIC, schedule=replace(SCHEDULE, lr=0.0, lr_end=0.0), factor_seg=f)) for f in (1.0, 1e3)
+        train(run(STATIC, schedule=replace(SCHEDULE, lr=0.0, lr_end=0.0), factor_seg=f)) for f in (1.0, 1e3)
     )
     one, thousand = usual.rows[0]["loss"], scaled.rows[0]["loss"]
     assert thousand == pytest.approx([1000 * one[0], one[1], one[2]], rel=1e-5)
     assert usual.rows[0]["metrics"] == scaled.rows[0]["metrics"]
 
 
-def test_weights_of_inverse_losses_cancel_a_factor(double: None) -> None:
-    usual, scaled = (trained(run(recipe("uw-o"), factor_seg=f)) for f in (1.0, 1e3))
+def test_inverse_loss_weights_cancel_a_factor(double: None) -> None:
+    usual, scaled = (train(run(recipe("uw-o"), factor_seg=f)) for f in (1.0, 1e3))
     for ours, theirs in zip(usual.network.parameters(), scaled.network.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-8)
 
 
-def test_a_factor_cancels_before_it_meets_half_precision() -> None:
+def test_a_factor_cancels_before_half_precision() -> None:
     schedule = replace(SCHEDULE, epochs=1, lr=0.0, lr_end=0.0, precision="bf16")
-    usual, scaled = (trained(run(recipe("uw-o"), schedule=schedule, factor_seg=f)) for f in (1.0, 1e3))
+    usual, scaled = (train(run(recipe("uw-o"), schedule=schedule, factor_seg=f)) for f in (1.0, 1e3))
     for ours, theirs in zip(usual.network.parameters(), scaled.network.parameters(), strict=True):
         assert ours.grad is not None
         assert theirs.grad is not None
-        assert (ours.grad - theirs.grad).norm() <= 1e-4 * ours.grad.norm()  # a bf16 number has 4e-3
+        assert (ours.grad - theirs.grad).norm() <= 1e-4 * ours.grad.norm()  # the relative precision of bf16 is 4e-3
 
 
-def test_the_best_epoch_is_kept_and_patience_stops() -> None:
+def test_the_best_epoch_is_kept_and_early_stopping_works() -> None:
     schedule = replace(SCHEDULE, epochs=9, lr=0.0, lr_end=0.0, patience=2, monitor="-total_loss", min_delta=1.0)
-    trainer = trained(run(STATIC, schedule=schedule))
+    trainer = train(run(STATIC, schedule=schedule))
     assert len(trainer.rows) == 3
     assert trainer.results()[0]["best"]["epoch"] == 1
     assert set(trainer.best_state) == set(trainer.network.state_dict())
 
 
-def test_loader_seeds_change_the_order_alone() -> None:
+def test_loader_seeds_change_only_the_order() -> None:
     first, same, other = (DenseTrainer(run(BPGS, loader_seed=seed)) for seed in (42, 42, 1001))
-    assert torch.equal(
-        first.augmentation.order, DenseTrainer(run(BPGS)).augmentation.order
-    )  # the run's own seed, where none is named
+    # By default, the loader seed is the seed of the run.
+    assert torch.equal(first.augmentation.order, DenseTrainer(run(BPGS)).augmentation.order)
     assert torch.equal(first.augmentation.order, same.augmentation.order)
     assert not torch.equal(first.augmentation.order, other.augmentation.order)
     assert torch.equal(first.augmentation.top, other.augmentation.top)
@@ -230,43 +228,43 @@ def test_loader_seeds_change_the_order_alone() -> None:
         assert torch.equal(ours, theirs)
 
 
-def test_a_trainer_frees_what_the_one_before_held() -> None:
+def test_a_new_trainer_frees_the_previous_one() -> None:
     gc.disable()
     try:
-        held = weakref.ref(DenseTrainer(run(BPGS)).network)
-        assert held() is not None
+        network = weakref.ref(DenseTrainer(run(BPGS)).network)
+        assert network() is not None
         make_trainer([run(BPGS)])
-        assert held() is None
+        assert network() is None
     finally:
         gc.enable()
 
 
-def test_measured_runs_take_turns_and_are_timed() -> None:
+def test_profiled_runs_take_turns_and_are_timed() -> None:
     runs = [run(method, measured=True, schedule=replace(SCHEDULE, epochs=3)) for method in (STATIC, BPGS)]
-    (stack,) = make_run_batches(runs)
-    trainer = ProfilingTrainer(stack.runs)
+    (batch,) = make_run_batches(runs)
+    trainer = ProfilingTrainer(batch.runs)
     while not trainer.done:
         trainer.train_epoch()
     for result, history in zip(trainer.results(), trainer.history, strict=True):
         assert result["metrics"]["epoch_seconds"] == history[2]["seconds"] > 0
-    alone = trained(runs[0])
+    alone = train(runs[0])
     assert [row["loss"] for row in alone.rows] == [row["loss"] for row in trainer.history[0]]
 
 
-def test_runs_of_dense_prediction_are_not_stacked_and_shared_ones_run_once(tmp_path: Path) -> None:
+def test_dense_runs_are_trained_alone_and_only_once(tmp_path: Path) -> None:
     runs = [run(method, seed=seed) for method in (STATIC, BPGS) for seed in (1, 2)]
-    assert [len(stack.runs) for stack in plan([*runs, *runs], Store(tmp_path))] == [1, 1, 1, 1]
+    assert [len(batch.runs) for batch in plan([*runs, *runs], Store(tmp_path))] == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("study", NYUV2_STUDIES, ids=lambda study: study.name)
-def test_every_study_runs_on_small_scenes(study: Any) -> None:
+def test_every_study_runs_on_small_synthetic_rooms(study: Any) -> None:
     small = on_synthetic_rooms(study, small=True)
     chosen: dict[str, Run] = {}
     for cell in small.grid(seeds=[42], epochs=1):
         chosen.setdefault(cell.condition.key, cell.run)
     assert len(chosen) == len(study.conditions)
     one = list(chosen.values())[-1]
-    trainer = trained(one)
+    trainer = train(one)
     (result,) = trainer.results()
     assert math.isfinite(result["metrics"]["total_loss"])
     assert one.schedule.precision == "fp32"
@@ -287,15 +285,15 @@ def test_every_method_of_the_main_study_trains() -> None:
         "pcgrad",
     }
     for method in (NASH_AUTHORS, recipe("uw-o"), recipe("cagrad"), recipe("uw-so")):
-        trainer = trained(run(method, schedule=replace(SCHEDULE, epochs=1)))
+        trainer = train(run(method, schedule=replace(SCHEDULE, epochs=1)))
         assert all(math.isfinite(x) for x in (*trainer.rows[0]["loss"], *trainer.rows[0]["weight"]))
 
 
-def test_the_command_line_runs_a_small_study_without_data(tmp_path: Path) -> None:
-    given = ["nyuv2-first-batch", "--quick", "--epochs", "1", "--condition", "1001", "--out", str(tmp_path)]
-    result = CliRunner().invoke(app, ["reproduce", *given, "--executor", "inline"], env={"COLUMNS": "160"})
+def test_the_command_line_runs_a_quick_study_without_data(tmp_path: Path) -> None:
+    arguments = ["nyuv2-first-batch", "--quick", "--epochs", "1", "--condition", "1001", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, ["reproduce", *arguments, "--executor", "inline"], env={"COLUMNS": "160"})
     assert result.exit_code == 0, result.output
     assert "1 runs, 0 of them finished" in result.output
     assert "mIoU" in result.output
-    wrong = CliRunner().invoke(app, ["reproduce", "rescaling", "--data", "scenes"])
-    assert wrong.exit_code == 2
+    invalid = CliRunner().invoke(app, ["reproduce", "rescaling", "--data", "scenes"])
+    assert invalid.exit_code == 2

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ... import gradients
-from ...aggregation.base import Aggregation, StepContext
+from ...aggregation import Aggregation, StepContext
 from ...gradients import GradientList, TaskGradients
 
 ITERATIONS, TOLERANCE, FLOOR = 50, 1e-8, 1e-12
