@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import counterpoise as cp
-from counterpoise.aggregation.base import StepContext
+from counterpoise.aggregation import StepContext
 
 
 @pytest.mark.parametrize("at", ["shared", "features"])

@@ -1,5 +1,6 @@
 """Gradient-space methods, one file per method."""
 
+from ._step import StepContext
 from .aligned_mtl import AlignedMTL
 from .auto_lambda import AutoLambda
 from .base import Aggregation
@@ -39,5 +40,6 @@ __all__ = [
     "NashMTL",
     "PCGrad",
     "SDMGrad",
+    "StepContext",
     "UPGrad",
 ]

@@ -33,10 +33,11 @@ def average_over_ranks(
     rows: list[GradientList] = []
     other_rows: list[GradientList] = []
     for slot in range(tasks):
-        row = grads.rows[index[slot]] if slot in index else [None] * len(targets.targets)
-        rows.append(
-            _fill(row, targets.targets) if targets.at_features else fill_and_average(row, targets.targets, group)
-        )
+        row: GradientList = grads.rows[index[slot]] if slot in index else [None] * len(targets.targets)
+        if targets.at_features:
+            rows.append([*_fill(row, targets.targets)])
+        else:
+            rows.append(fill_and_average(row, targets.targets, group))
         other_rows.append(grads.other_rows[index[slot]] if slot in index else [None] * len(grads.leaves))
     partial = distributed.world_size(group) ** -2 if targets.at_features else grads.partial
     return grads._replace(slots=tuple(range(tasks)), rows=rows, other_rows=other_rows, partial=partial, stacks=None)
