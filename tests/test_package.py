@@ -1,4 +1,4 @@
-"""The package as a user gets it: built, installed into an empty folder, imported with torch alone."""
+"""The package as a user installs it: built, installed into an empty folder, and imported with torch alone."""
 
 import re
 import shutil
@@ -25,7 +25,8 @@ print(cp.__file__)
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the sdist and the wheel, and return their folder."""
     folder = tmp_path_factory.mktemp("project")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
@@ -36,52 +37,52 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "dist"
 
 
-def closure(name: str, found: set[str]) -> set[str]:
-    """A distribution and all that it requires."""
-    if name not in found:
-        found.add(name)
+def add_requirements(name: str, names: set[str]) -> set[str]:
+    """Add a distribution and everything that it requires to `names`."""
+    if name not in names:
+        names.add(name)
         for line in metadata.requires(name) or ():
             required = re.match(r"[\w.-]+", line)
             if required and "extra ==" not in line:
                 try:
-                    closure(required[0].lower().replace("_", "-"), found)
+                    add_requirements(required[0].lower().replace("_", "-"), names)
                 except metadata.PackageNotFoundError:
-                    found.discard(required[0].lower().replace("_", "-"))  # for another platform
-    return found
+                    names.discard(required[0].lower().replace("_", "-"))  # only required on other platforms
+    return names
 
 
-def link(distributions: set[str], folder: Path) -> None:
-    """A folder in which nothing but these distributions can be imported."""
+def link_distributions(names: set[str], folder: Path) -> None:
+    """Create a folder of links from which only these distributions can be imported."""
     folder.mkdir()
-    for name in distributions:
+    for name in names:
         distribution = metadata.distribution(name)
         for top in {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}:
             if not (folder / top).exists():
                 (folder / top).symlink_to(Path(str(distribution.locate_file(top))))
 
 
-def test_wheel_and_sdist_hold_the_package_and_no_more(built: Path) -> None:
+def test_wheel_and_sdist_contain_exactly_the_package(distributions: Path) -> None:
     paths = [p for p in (ROOT / "src/counterpoise").rglob("*") if p.is_file() and "__pycache__" not in p.parts]
-    files = {str(p.relative_to(ROOT / "src")) for p in paths}  # modules, and the parts of pages beside them
-    wheel = zipfile.ZipFile(next(built.glob("*.whl"))).namelist()
+    files = {str(p.relative_to(ROOT / "src")) for p in paths}  # modules and page templates
+    wheel = zipfile.ZipFile(next(distributions.glob("*.whl"))).namelist()
     assert {name for name in wheel if ".dist-info/" not in name} == files
     assert any(name.endswith("licenses/LICENSE") for name in wheel)
-    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+    with tarfile.open(next(distributions.glob("*.tar.gz"))) as archive:
         inside = [name.split("/src/")[1] for name in archive.getnames() if "/src/counterpoise/" in name]
     assert files <= set(inside)
 
 
-def test_it_imports_with_torch_alone_and_without_a_warning(built: Path, tmp_path: Path) -> None:
-    ours, torch = tmp_path / "ours", tmp_path / "torch"
-    install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(ours)]
-    subprocess.run([sys.executable, *install, str(next(built.glob("*.whl")))], check=True, capture_output=True)
-    link(closure("torch", set()), torch)
-    strict = ["-W", "error", "-W", "ignore:Failed to initialize NumPy"]  # torch's own, where NumPy is missing
-    start = f"import sys; sys.path[:0] = [{str(ours)!r}, {str(torch)!r}]\n"
+def test_import_needs_only_torch_and_gives_no_warning(distributions: Path, tmp_path: Path) -> None:
+    package, torch = tmp_path / "package", tmp_path / "torch"
+    install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(package)]
+    subprocess.run([sys.executable, *install, str(next(distributions.glob("*.whl")))], check=True, capture_output=True)
+    link_distributions(add_requirements("torch", set()), torch)
+    strict = ["-W", "error", "-W", "ignore:Failed to initialize NumPy"]  # a warning of torch itself without NumPy
+    start = f"import sys; sys.path[:0] = [{str(package)!r}, {str(torch)!r}]\n"
     done = subprocess.run(
-        [sys.executable, "-S", *strict, "-c", start + IMPORT], capture_output=True, text=True, cwd=ours
+        [sys.executable, "-S", *strict, "-c", start + IMPORT], capture_output=True, text=True, cwd=package
     )
     assert done.returncode == 0, done.stderr
-    assert str(ours) in done.stdout
-    assert "Scale dominates" in done.stdout  # without rich
+    assert str(package) in done.stdout
+    assert "Scale dominates" in done.stdout  # the plain-text display, since rich is not installed
     assert "median loss" not in done.stdout

@@ -1,11 +1,11 @@
-"""Both ways to solve."""
+"""Fixtures of the solver tests."""
 
 import pytest
 import torch
 
 
-@pytest.fixture(params=["looking", "blind"])
-def sight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to solve: where values may be looked at, and, as on a device, where they may not."""
-    if request.param == "blind":
+@pytest.fixture(params=["cpu", "device"])
+def solver_mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a test in both modes of the solvers: reading values, and without reading them as on a device."""
+    if request.param == "device":
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)

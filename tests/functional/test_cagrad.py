@@ -1,4 +1,4 @@
-"""CAGrad against a dense search, its dual, and a general optimiser."""
+"""CAGrad compared with a dense search, its dual, and a general-purpose optimiser."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ import counterpoise.functional as f
 
 @pytest.mark.parametrize("alpha", [0.1, 0.4, 0.9])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "absent"])
-def test_cagrad_beats_a_dense_search(kind: str, alpha: float) -> None:
-    """The dual bounds the primal: no point of a fine grid on the simplex may lie below what our direction reaches."""
+def test_value_is_at_most_the_dual_on_a_grid(kind: str, alpha: float) -> None:
+    """The dual is an upper bound: no point of a grid on the simplex may be below the value of our direction."""
     gram, grid = grams(kind, 20, 3), simplex_grid(3, 60)
     solution = f.cagrad(gram, alpha=alpha, rescale=False)
     assert solution.solved.all()
@@ -30,13 +30,13 @@ def test_cagrad_beats_a_dense_search(kind: str, alpha: float) -> None:
     off = w - mean
     length = torch.einsum("bi,bij,bj->b", off, gram, off).clamp_min(0).sqrt()
     assert (length <= alpha * size * (1 + 1e-6) + 1e-9 * (norms * w.abs()).sum(-1)).all()
-    if kind in ("regular", "conflicting", "duplicated"):  # and the finest grid comes close
+    if kind in ("regular", "conflicting", "duplicated"):  # the bound is nearly attained on a fine grid
         assert (dual.amin(-1) - reached <= 0.05 * dual.amin(-1).abs() + 0.02 * size**2).all()
 
 
 @pytest.mark.parametrize("tasks", SIZES)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("zero", "absent")])
-def test_cagrad_has_no_duality_gap(kind: str, tasks: int) -> None:
+def test_duality_gap_is_zero(kind: str, tasks: int) -> None:
     gram = grams(kind, 50, tasks)
     solution = f.cagrad(gram, alpha=0.4)
     assert solution.solved.all()
@@ -44,26 +44,26 @@ def test_cagrad_has_no_duality_gap(kind: str, tasks: int) -> None:
 
 
 def cagrad_value(j: Tensor, alpha: float) -> float:
-    """The best min_i ⟨g_i, d⟩ by scipy, from the dual over the simplex."""
+    """Return the best min_i ⟨g_i, d⟩, computed from the dual with scipy."""
     rows, mean = j.numpy(), j.mean(0).numpy()
     radius = alpha * float(np.linalg.norm(mean))
-    found = minimize(
+    result = minimize(
         lambda w: (w @ rows) @ mean + radius * np.sqrt(np.square(w @ rows).sum() + 1e-16),
         np.full(len(rows), 1 / len(rows)),
         bounds=[(0, 1)] * len(rows),
         constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
         options={"ftol": 1e-14, "maxiter": 500},
     )
-    return float(found.fun)
+    return float(result.fun)
 
 
-@pytest.mark.usefixtures("sight")
+@pytest.mark.usefixtures("solver_mode")
 @pytest.mark.parametrize("alpha", [0.1, 0.4, 0.9])
-def test_cagrad_is_optimal_for_dependent_gradients(alpha: float) -> None:
-    given = [[3, 1], [3, -4], [5, 1], [2, 4], [4, -5], [2, 3], [2, 4]]
+def test_dependent_gradients(alpha: float) -> None:
+    rows = [[3, 1], [3, -4], [5, 1], [2, 4], [4, -5], [2, 3], [2, 4]]
     generator = torch.Generator().manual_seed(0)
-    drawn = [torch.randint(-4, 7, (tasks, rank), generator=generator) for tasks in (4, 6, 8) for rank in (1, 2, 3)]
-    for j in (torch.tensor(given).double(), *(j.double() for j in drawn)):
+    random = [torch.randint(-4, 7, (tasks, rank), generator=generator) for tasks in (4, 6, 8) for rank in (1, 2, 3)]
+    for j in (torch.tensor(rows).double(), *(j.double() for j in random)):
         solution = f.cagrad(j @ j.T, alpha=alpha, rescale=False)
         d, mean = solution.weights @ j, j.mean(0)
         assert solution.solved
@@ -75,10 +75,10 @@ def test_cagrad_is_optimal_for_dependent_gradients(alpha: float) -> None:
 
 
 @pytest.mark.parametrize(("tasks", "rank", "noise"), DEPENDENT)
-def test_cagrad_of_many_dependent_gradients(tasks: int, rank: int, noise: float) -> None:
-    """The residual holds the duality gap; here the direction's own value and its distance stand for it."""
+def test_many_dependent_gradients(tasks: int, rank: int, noise: float) -> None:
+    """Check the value and the distance of the direction itself, in addition to the residual."""
     j = dependent(tasks, rank, noise)
-    j = j + 0.5 * j[:, :1]  # mostly a common descent direction
+    j = j + 0.5 * j[:, :1]  # most have a common descent direction
     solution = f.cagrad(j @ j.mT, rescale=False)
     assert solution.solved.all()
     assert (solution.residual <= 1e-8).all()
@@ -88,9 +88,9 @@ def test_cagrad_of_many_dependent_gradients(tasks: int, rank: int, noise: float)
         assert reached >= cagrad_value(rows, 0.4) - 3e-4 * (rows.norm(dim=1).amin() * mean.norm()).item()
 
 
-@pytest.mark.usefixtures("sight")
-def test_cagrad_has_no_jumps_near_stationarity() -> None:
-    """Two gradients turn until they are opposite: what is best on the sphere becomes the nearest direction."""
+@pytest.mark.usefixtures("solver_mode")
+def test_direction_is_continuous_near_stationarity() -> None:
+    """As two gradients become opposite, the solution on the sphere changes over to the nearest direction."""
     offs = torch.logspace(-7, -1, 600, dtype=torch.float64)
     j = torch.tensor([[1.0, 0.3], [-1.0, -0.3], [-0.1, 1.0]], dtype=torch.float64).repeat(600, 1, 1)
     j[:, 1, 1] += offs
@@ -101,7 +101,7 @@ def test_cagrad_has_no_jumps_near_stationarity() -> None:
     torch.testing.assert_close((d - j.mean(1)).norm(dim=-1)[-1], radius[-1])
 
 
-def test_cagrad_without_a_ball_or_without_gradients_is_the_mean() -> None:
+def test_zero_radius_or_zero_gradients_give_the_mean() -> None:
     for gram, alpha in ((grams("crowded", 5, 4), 0.0), (torch.zeros(3, 4, 4), 0.4), (torch.zeros(3, 4, 4), 0.0)):
         solution = f.cagrad(gram, alpha=alpha, rescale=False)
         assert solution.solved.all()
@@ -110,7 +110,7 @@ def test_cagrad_without_a_ball_or_without_gradients_is_the_mean() -> None:
 
 
 @pytest.mark.parametrize("distance", [1e-5, 1e-6, 1e-7])
-def test_cagrad_is_solved_for_all_but_opposite_gradients(distance: float) -> None:
+def test_nearly_opposite_gradients_are_solved(distance: float) -> None:
     rows = torch.randn(300, 3, 8, dtype=torch.float64)
     rows[:, -1] = -rows[:, 0] + distance * rows[:, -1]
     solution = f.cagrad(rows @ rows.mT, alpha=0.4)

@@ -1,19 +1,19 @@
-"""IMTL-G: equal projections, and the pseudo-inverse where gradients depend on each other."""
+"""IMTL-G: equal projections, and the pseudo-inverse for dependent gradients."""
 
 import pytest
 import torch
-from helpers.grams import REGULAR, SIZES, dependent, grams, unit
+from helpers.grams import REGULAR, SIZES, cosines_and_norms, dependent, grams
 
 import counterpoise.functional as f
 
 
-@pytest.mark.usefixtures("sight")
+@pytest.mark.usefixtures("solver_mode")
 @pytest.mark.parametrize("tasks", SIZES)
 @pytest.mark.parametrize("kind", [*REGULAR, "duplicated"])
-def test_imtl_g_projects_equally(kind: str, tasks: int) -> None:
+def test_projections_are_equal(kind: str, tasks: int) -> None:
     gram = grams(kind, 50, tasks)
     solution = f.imtl_g(gram)
-    cosines, norms = unit(gram)
+    cosines, norms = cosines_and_norms(gram)
     x = solution.weights * norms
     projections = (cosines @ x.unsqueeze(-1)).squeeze(-1)
     spread = projections.amax(-1) - projections.amin(-1)
@@ -24,17 +24,17 @@ def test_imtl_g_projects_equally(kind: str, tasks: int) -> None:
     assert (projections >= -1e-9 * x.norm(dim=-1, keepdim=True)).all()  # never an ascent direction
 
 
-@pytest.mark.usefixtures("sight")
+@pytest.mark.usefixtures("solver_mode")
 @pytest.mark.parametrize(
     ("tasks", "rank", "noise"), [(3, 2, 0.0), (5, 3, 0.0), (8, 4, 0.0), (8, 4, 1e-9), (16, 8, 0.0)]
 )
-def test_imtl_g_is_the_pseudo_inverse_for_dependent_gradients(tasks: int, rank: int, noise: float) -> None:
+def test_dependent_gradients_use_the_pseudo_inverse(tasks: int, rank: int, noise: float) -> None:
     j = dependent(tasks, rank, noise)
     j = j * torch.logspace(-2, 2, tasks, dtype=torch.float64).unsqueeze(-1)
     gram = j @ j.mT
     solution = f.imtl_g(gram)
-    assert not solution.solved.any()  # no direction but zero projects equally on all
-    cosines, norms = unit(gram)
+    assert not solution.solved.any()  # only the zero direction has equal projections
+    cosines, norms = cosines_and_norms(gram)
     expected = torch.linalg.pinv(cosines, rtol=1e-10, hermitian=True).sum(-1) / norms
     total, size = expected.sum(-1, keepdim=True), expected.abs().sum(-1, keepdim=True)
     expected = expected / torch.where(total > 1e-6 * size, total, size)
@@ -43,9 +43,9 @@ def test_imtl_g_is_the_pseudo_inverse_for_dependent_gradients(tasks: int, rank: 
         torch.testing.assert_close(f.imtl_g_weights(one), each, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.usefixtures("sight")
+@pytest.mark.usefixtures("solver_mode")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_imtl_g_steps_where_one_gradient_is_the_sum_of_others(dtype: torch.dtype) -> None:
+def test_gradient_that_is_the_sum_of_the_others(dtype: torch.dtype) -> None:
     j = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=dtype)
     third = torch.full((3,), 1 / 3, dtype=dtype)
     torch.testing.assert_close(f.imtl_g_weights(j @ j.T), third)
@@ -54,7 +54,7 @@ def test_imtl_g_steps_where_one_gradient_is_the_sum_of_others(dtype: torch.dtype
 
 
 @pytest.mark.parametrize("distance", [3e-3, 1e-3, 1e-4])
-def test_imtl_g_of_dependent_gradients_is_the_pseudo_inverse_alone_and_in_company(distance: float) -> None:
+def test_pseudo_inverse_for_single_and_batched_matrices(distance: float) -> None:
     rows = torch.randn(3, 50, dtype=torch.float64)
     rows[2] = 2 * rows[0] + distance * rows[2]
     gram = (rows @ rows.mT).float()
@@ -63,5 +63,5 @@ def test_imtl_g_of_dependent_gradients_is_the_pseudo_inverse_alone_and_in_compan
     expected = torch.linalg.pinv(cosines, atol=1e-5, rtol=0.0, hermitian=True).sum(-1) / norms
     expected = (expected / expected.sum()).float()
     opposite = torch.tensor([[1.0, -1.0, 0.0], [-1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    for found in (f.imtl_g_weights(gram), f.imtl_g_weights(torch.stack((gram, opposite)))[0]):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    for weights in (f.imtl_g_weights(gram), f.imtl_g_weights(torch.stack((gram, opposite)))[0]):
+        torch.testing.assert_close(weights, expected, rtol=1e-4, atol=1e-5)

@@ -1,11 +1,11 @@
-"""MGDA and UPGrad: optimality conditions, a dense search, non-negative least squares."""
+"""MGDA and UPGrad: optimality conditions, dense search and non-negative least squares."""
 
 import itertools
 
 import numpy as np
 import pytest
 import torch
-from helpers.grams import DEPENDENT, KINDS, REGULAR, SIZES, dependent, grams, jacobians, simplex_grid, unit
+from helpers.grams import DEPENDENT, KINDS, REGULAR, SIZES, cosines_and_norms, dependent, grams, jacobians, simplex_grid
 from scipy.optimize import nnls
 from torch import Tensor
 
@@ -21,12 +21,12 @@ def test_mgda_is_optimal(kind: str, tasks: int) -> None:
     assert solution.solved.all()
     assert (w >= 0).all()
     torch.testing.assert_close(w.sum(-1), torch.ones(50, dtype=torch.float64))
-    cosines, norms = unit(gram)
+    cosines, norms = cosines_and_norms(gram)
     x = w * norms
     slopes = (cosines @ x.unsqueeze(-1)).squeeze(-1)  # (Gw)_i / ‖g_i‖
     value = (x * slopes).sum(-1, keepdim=True)
     gap = (value / norms - slopes).amax(-1)
-    size = x.norm(dim=-1)  # what rounding of the slopes is relative to
+    size = x.norm(dim=-1)  # scale of the rounding error of the slopes
     assert (gap <= 1e-8 * size).all()
     assert (solution.residual <= 1e-8).all()
     if kind in ("regular", "conflicting"):
@@ -36,7 +36,7 @@ def test_mgda_is_optimal(kind: str, tasks: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS[:6])
-def test_mgda_beats_a_dense_search(kind: str) -> None:
+def test_mgda_is_at_least_as_short_as_a_dense_search(kind: str) -> None:
     gram, grid = grams(kind, 20, 3), simplex_grid(3, 60)
     value = torch.einsum("ki,bij,kj->bk", grid, gram, grid).amin(-1)
     w = f.mgda_weights(gram)
@@ -47,7 +47,7 @@ def test_mgda_beats_a_dense_search(kind: str) -> None:
 @pytest.mark.parametrize("tasks", SIZES)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "absent"])
 def test_upgrad_satisfies_its_kkt_conditions(kind: str, tasks: int) -> None:
-    """Each projection found again by brute force over active sets (T ≤ 3), and no conflict in the end."""
+    """Compare with brute force over active sets for T ≤ 3, and check that no conflict remains."""
     gram = grams(kind, 30, tasks)
     solution = f.upgrad(gram)
     assert solution.solved.all()
@@ -57,14 +57,14 @@ def test_upgrad_satisfies_its_kkt_conditions(kind: str, tasks: int) -> None:
     size = norms * (norms * solution.weights).sum(-1, keepdim=True)
     assert (products >= -1e-6 * size).all()
     if tasks <= 3 and kind in REGULAR[:2]:
-        expected = torch.stack([brute_upgrad(g) for g in gram])
+        expected = torch.stack([upgrad_by_brute_force(g) for g in gram])
         torch.testing.assert_close(solution.weights, expected, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.usefixtures("sight")
+@pytest.mark.usefixtures("solver_mode")
 @pytest.mark.parametrize(("tasks", "rank", "noise"), DEPENDENT)
-def test_dependent_gradients_as_least_squares(tasks: int, rank: int, noise: float) -> None:
-    """UPGrad's projections and MGDA's shortest vector are non-negative least squares, which scipy solves, too."""
+def test_dependent_gradients_match_least_squares(tasks: int, rank: int, noise: float) -> None:
+    """UPGrad's projections and MGDA's shortest vector are non-negative least-squares problems."""
     j = dependent(tasks, rank, noise)
     upgrad, mgda = f.upgrad(j @ j.mT), f.mgda(j @ j.mT)
     assert upgrad.solved.all()
@@ -79,10 +79,10 @@ def test_dependent_gradients_as_least_squares(tasks: int, rank: int, noise: floa
         torch.testing.assert_close(w @ rows, shortest, rtol=0, atol=1e-6 * rows.norm().item())
 
 
-@pytest.mark.usefixtures("sight")
+@pytest.mark.usefixtures("solver_mode")
 @pytest.mark.parametrize("tasks", [3, 8, 16, 32, 64])
-def test_all_but_parallel_gradients(tasks: int) -> None:
-    """In float32 their products differ by rounding alone, and every support seems as good as any other."""
+def test_nearly_parallel_gradients(tasks: int) -> None:
+    """In float32 their products differ only by rounding, so that many supports are equally good."""
     generator = torch.Generator().manual_seed(tasks)
     j = torch.randn(4, 1, 200, generator=generator) + 1e-4 * torch.randn(4, tasks, 200, generator=generator)
     for solution in (f.mgda(j @ j.mT), f.upgrad(j @ j.mT)):
@@ -90,7 +90,8 @@ def test_all_but_parallel_gradients(tasks: int) -> None:
         assert (solution.residual <= 1e-6).all()
 
 
-def brute_upgrad(gram: Tensor) -> Tensor:
+def upgrad_by_brute_force(gram: Tensor) -> Tensor:
+    """Return UPGrad's weights by trying all active sets for each projection."""
     tasks = len(gram)
     total = torch.zeros(tasks, dtype=torch.float64)
     for i in range(tasks):
@@ -112,13 +113,13 @@ def brute_upgrad(gram: Tensor) -> Tensor:
 
 
 def test_upgrad_is_linear_under_scaling() -> None:
-    """Jacobian descent's third property: c ↦ A(diag(c) J) is linear."""
+    """The aggregation A(diag(c) J) is linear in c > 0, the third property of Jacobian descent."""
     j = jacobians("conflicting", 1, 4)[0]
 
-    def at(c: Tensor) -> Tensor:
+    def direction(c: Tensor) -> Tensor:
         scaled = c.unsqueeze(-1) * j
         return f.upgrad_weights(scaled @ scaled.T) @ scaled
 
     generator = torch.Generator().manual_seed(0)
     a, b = 10 ** torch.randn(2, 4, generator=generator, dtype=torch.float64)
-    torch.testing.assert_close(at(2 * a + 3 * b), 2 * at(a) + 3 * at(b), rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(direction(2 * a + 3 * b), 2 * direction(a) + 3 * direction(b), rtol=1e-7, atol=1e-9)

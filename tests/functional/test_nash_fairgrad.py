@@ -1,28 +1,28 @@
-"""Nash-MTL and FairGrad: fixed points."""
+"""Nash-MTL and FairGrad: the defining equations and the fallback."""
 
 import pytest
 import torch
-from helpers.grams import REGULAR, SIZES, grams, unit
+from helpers.grams import REGULAR, SIZES, cosines_and_norms, grams
 
 import counterpoise.functional as f
 
 
 @pytest.mark.parametrize("tasks", SIZES)
 @pytest.mark.parametrize("kind", REGULAR)
-def test_nash_is_the_fixed_point(kind: str, tasks: int) -> None:
+def test_nash_satisfies_its_equation(kind: str, tasks: int) -> None:
     gram = grams(kind, 50, tasks)
     solution = f.nash(gram)
     assert solution.solved.all()
     assert (solution.weights > 0).all()
-    cosines, norms = unit(gram)
-    x = solution.weights * norms  # α_i (Gα)_i without the scales
+    cosines, norms = cosines_and_norms(gram)
+    x = solution.weights * norms  # α in units of the norms
     torch.testing.assert_close(x * (cosines @ x.unsqueeze(-1)).squeeze(-1), torch.ones_like(x), rtol=1e-10, atol=0)
     assert solution.residual.max() < 1e-10
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 2.0, 5.0])
 @pytest.mark.parametrize("tasks", SIZES)
-def test_fairgrad_is_the_fixed_point(tasks: int, alpha: float) -> None:
+def test_fairgrad_satisfies_its_equation(tasks: int, alpha: float) -> None:
     gram = grams("conflicting", 50, tasks)
     solution = f.fairgrad(gram, alpha=alpha)
     assert solution.solved.all()
@@ -30,11 +30,11 @@ def test_fairgrad_is_the_fixed_point(tasks: int, alpha: float) -> None:
     torch.testing.assert_close(left, solution.weights ** (-1 / alpha), rtol=1e-10, atol=0)
 
 
-@pytest.mark.usefixtures("sight")
+@pytest.mark.usefixtures("solver_mode")
 @pytest.mark.parametrize("alpha", [0.02, 0.01, 0.003])
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_fairgrad_of_small_alpha(alpha: float, scale: float) -> None:
-    """Nearly equal weights: w^{−1/α} must not overflow on the way there."""
+def test_fairgrad_with_small_alpha(alpha: float, scale: float) -> None:
+    """The weights are nearly equal, and w^{−1/α} must not overflow during the iteration."""
     gram = scale * grams("regular", 20, 4)
     solution = f.fairgrad(gram, alpha=alpha)
     assert solution.solved.all()
@@ -43,21 +43,21 @@ def test_fairgrad_of_small_alpha(alpha: float, scale: float) -> None:
     torch.testing.assert_close(solution.weights, left**-alpha, rtol=1e-10, atol=0)
 
 
-@pytest.mark.usefixtures("sight")
+@pytest.mark.usefixtures("solver_mode")
 @pytest.mark.parametrize("off", [1e-4, 1e-5, 1e-6])
-def test_nash_of_all_but_opposite_gradients_in_float32(off: float) -> None:
+def test_nash_with_nearly_opposite_gradients_in_float32(off: float) -> None:
     gram = torch.tensor([[1.0, 3 * (off - 1)], [3 * (off - 1), 9.0]])
     solution = f.nash(gram)
     assert solution.solved
-    w, given = solution.weights.double(), gram.double()
-    rounding = 4e-7 * w[0] ** 2  # of the weights, which cancel
-    assert (w * (given @ w) - 1).abs().amax() <= rounding
+    w, exact = solution.weights.double(), gram.double()
+    rounding = 4e-7 * w[0] ** 2  # rounding error of the weights, whose terms cancel
+    assert (w * (exact @ w) - 1).abs().amax() <= rounding
     assert rounding < 0.5
     torch.testing.assert_close(solution.weights, f.nash_weights(gram))
 
 
 @pytest.mark.parametrize("tasks", [2, 3, 8])
-def test_nash_says_where_no_solution_exists(tasks: int) -> None:
+def test_nash_reports_where_no_solution_exists(tasks: int) -> None:
     opposite = grams("opposite", 20, tasks)
     solution = f.nash(opposite)
     assert not solution.solved.any()

@@ -1,4 +1,4 @@
-"""PCGrad and GradVac: their replay, gradient by gradient."""
+"""PCGrad and GradVac compared with a computation on the gradients themselves."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ import counterpoise.functional as f
 
 @pytest.mark.parametrize("tasks", [2, 3, 7])
 @pytest.mark.parametrize("kind", ["regular", "conflicting", "duplicated", "opposite", "zero"])
-def test_pcgrad_is_the_replay_in_gradient_space(kind: str, tasks: int) -> None:
+def test_pcgrad_matches_projection_of_gradients(kind: str, tasks: int) -> None:
     j = jacobians(kind, 10, tasks)
     order = torch.rand(10, tasks, tasks, generator=torch.Generator().manual_seed(1)).argsort(-1)
     w = f.pcgrad_weights(j @ j.mT, order)
@@ -28,7 +28,7 @@ def test_pcgrad_is_the_replay_in_gradient_space(kind: str, tasks: int) -> None:
 
 
 @pytest.mark.parametrize("tasks", [2, 3, 7])
-def test_gradvac_is_the_replay_and_reaches_its_similarity(tasks: int) -> None:
+def test_gradvac_matches_rotation_of_gradients(tasks: int) -> None:
     j = jacobians("conflicting", 10, tasks)
     generator = torch.Generator().manual_seed(2)
     phi = torch.rand(10, tasks, tasks, generator=generator, dtype=torch.float64) * 0.8 - 0.2
@@ -55,18 +55,18 @@ def test_gradvac_is_the_replay_and_reaches_its_similarity(tasks: int) -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 10_000), tasks=st.integers(2, 8), kind=st.sampled_from(KINDS[:4]))
-def test_surgery_is_equivariant_with_its_orders(seed: int, tasks: int, kind: str) -> None:
-    """PCGrad and GradVac with tasks relabelled, and in the same order among them."""
+def test_weights_and_orders_permute_together(seed: int, tasks: int, kind: str) -> None:
+    """Permuting the tasks and their orders permutes the weights."""
     generator = torch.Generator().manual_seed(seed)
-    j, relabelled = jacobians(kind, 1, tasks, seed)[0], torch.randperm(tasks, generator=generator)
+    j, permutation = jacobians(kind, 1, tasks, seed)[0], torch.randperm(tasks, generator=generator)
     gram = j @ j.T
     order = torch.rand(tasks, tasks, generator=generator).argsort(-1)
-    place = relabelled.argsort()  # where a task went
-    there = place[order[relabelled]]
+    new_index = permutation.argsort()
+    new_order = new_index[order[permutation]]
     phi = 0.5 * torch.rand(tasks, tasks, generator=generator, dtype=torch.float64)
-    moved, moved_phi = gram[relabelled][:, relabelled], phi[relabelled][:, relabelled]
+    new_gram, new_phi = gram[permutation][:, permutation], phi[permutation][:, permutation]
     for w, other in (
-        (f.pcgrad_weights(gram, order), f.pcgrad_weights(moved, there)),
-        (f.gradvac_weights(gram, phi, order)[0], f.gradvac_weights(moved, moved_phi, there)[0]),
+        (f.pcgrad_weights(gram, order), f.pcgrad_weights(new_gram, new_order)),
+        (f.gradvac_weights(gram, phi, order)[0], f.gradvac_weights(new_gram, new_phi, new_order)[0]),
     ):
-        torch.testing.assert_close(w[relabelled], other, rtol=1e-6, atol=1e-9 * w.abs().max().item())
+        torch.testing.assert_close(w[permutation], other, rtol=1e-6, atol=1e-9 * w.abs().max().item())

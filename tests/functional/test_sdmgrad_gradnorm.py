@@ -1,4 +1,4 @@
-"""What SDMGrad and GradNorm learn: minima and derivatives."""
+"""SDMGrad converges to its minimum, and GradNorm's gradient is the derivative of its loss."""
 
 import pytest
 import torch
@@ -21,12 +21,12 @@ def test_sdmgrad_converges_to_its_minimum(tasks: int) -> None:
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=6))
-def test_projection_on_the_simplex_is_the_nearest_point(values: list[float]) -> None:
+def test_projection_on_the_simplex_is_optimal(values: list[float]) -> None:
     x = torch.tensor(values, dtype=torch.float64)
     p = f.project_on_simplex(x, torch.ones(len(values), dtype=torch.bool))
     assert p.sum().item() == pytest.approx(1)
     assert (p >= 0).all()
-    # Optimality: x − p is the same number on the support and no larger elsewhere.
+    # Optimality: x − p is constant on the support and no larger elsewhere.
     shift = (x - p)[p > 0]
     assert shift.max() - shift.min() < 1e-9
     assert ((x - p)[p == 0] <= shift.min() + 1e-9).all()

@@ -1,4 +1,4 @@
-"""Gram matrices of every kind: regular, crowded, conflicting, scaled, degenerate."""
+"""Gram matrices of every kind: regular, rank-deficient, conflicting, scaled and degenerate."""
 
 import itertools
 
@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 KINDS = ("regular", "crowded", "conflicting", "scaled", "duplicated", "opposite", "zero", "absent")
-REGULAR = ("regular", "conflicting", "scaled")  # those where every method has its solution
+REGULAR = ("regular", "conflicting", "scaled")  # the kinds for which every method has a solution
 SIZES = (1, 2, 3, 5, 8, 16)
-# Tasks, rank, noise.
+# Arguments of `dependent`: tasks, rank, noise.
 DEPENDENT = [(4, 2, 0.0), (8, 4, 1e-4), (10, 6, 0.0), (16, 8, 0.0), (16, 8, 1e-4), (32, 16, 0.0), (32, 16, 1e-4)]
 
 
 def jacobians(kind: str, batch: int, tasks: int, seed: int = 0) -> Tensor:
-    """Task gradients (batch, T, P) in float64."""
+    """Return task gradients (batch, T, P) in float64."""
     generator = torch.Generator().manual_seed(seed + 100 * tasks)
     size = max(2, tasks // 2) if kind == "crowded" else 60
     j = torch.randn(batch, tasks, size, generator=generator, dtype=torch.float64)
@@ -31,23 +31,24 @@ def jacobians(kind: str, batch: int, tasks: int, seed: int = 0) -> Tensor:
 
 
 def grams(kind: str, batch: int, tasks: int, seed: int = 0) -> Tensor:
+    """Return Gram matrices (batch, T, T) in float64."""
     j = jacobians(kind, batch, tasks, seed)
     gram = j @ j.mT
     if kind == "absent":
-        for index in range(batch):  # each matrix lacks another task
+        for index in range(batch):  # a different absent task in each matrix
             gram[index, index % tasks] = torch.nan
             gram[index, :, index % tasks] = torch.nan
     return gram
 
 
-def unit(gram: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and norms."""
+def cosines_and_norms(gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Split a Gram matrix into cosines and norms."""
     norms = gram.diagonal(dim1=-2, dim2=-1).sqrt()
     return gram / norms.unsqueeze(-1) / norms.unsqueeze(-2), norms
 
 
 def dependent(tasks: int, rank: int, noise: float, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Six Jacobians of a rank below T, or of full rank by `noise` alone."""
+    """Return six Jacobians of rank below T; with noise, the rank is full but the matrices are ill conditioned."""
     generator = torch.Generator().manual_seed(tasks + rank)
     j = torch.randn(6, tasks, rank, generator=generator, dtype=torch.float64)
     rest = torch.randn(6, tasks, tasks, generator=generator, dtype=torch.float64)
@@ -55,6 +56,6 @@ def dependent(tasks: int, rank: int, noise: float, dtype: torch.dtype = torch.fl
 
 
 def simplex_grid(tasks: int, steps: int) -> Tensor:
-    """All points of the simplex whose entries are multiples of 1/steps."""
+    """Return all points of the simplex whose entries are multiples of 1/steps."""
     points = [p for p in itertools.product(range(steps + 1), repeat=tasks) if sum(p) == steps]
     return torch.tensor(points, dtype=torch.float64) / steps

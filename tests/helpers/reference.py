@@ -1,8 +1,8 @@
-"""BPGS written down from the paper's equations. Imports nothing of the package.
+"""Reference implementation of BPGS from the paper's equations, independent of the package.
 
-Every function works on lists of numbers and takes the module that does the mathematics: `math` for float64, `mpmath`
-for as many digits as one likes. Derivatives are central differences in 60 digits: no closed form is shared with the
-code under test.
+The functions work on lists of numbers. Their argument `m` is the module for elementary functions: `math` for float64,
+`mpmath` for higher precision. Derivatives are central differences with 60 digits, so that no closed form is shared with
+the code under test.
 """
 
 from dataclasses import dataclass, replace
@@ -15,6 +15,8 @@ Numbers = list[Any]
 
 @dataclass(frozen=True)
 class Options:
+    """Options of BPGS, with the defaults of the paper."""
+
     chart: str = "batch"
     split: bool = True
     normalise: bool = True
@@ -66,7 +68,7 @@ def j_unc(theta: Numbers, losses: Numbers, options: Options, m: Any) -> Any:
 
 
 def weights(theta: Numbers, losses: Numbers, options: Options, m: Any = mpmath) -> Numbers:
-    """∂(network objective)/∂L with the statistics detached."""
+    """Return the derivative of the network objective with respect to the losses, with the statistics detached."""
     network = network_weights(theta, losses, options, m)
     if options.split:
         return network
@@ -79,7 +81,7 @@ def objective(theta: Numbers, losses: Numbers, options: Options, m: Any = mpmath
 
 
 def theta_gradient(theta: Numbers, losses: Numbers, options: Options) -> Numbers:
-    """g_θ ∇J_unc, or g_θ ∇(J_net + J_unc) where the objectives are not split, by central differences."""
+    """Return g_θ ∇J_unc, or g_θ ∇(J_net + J_unc) without split, by central differences."""
 
     def trained(at: Numbers) -> Any:
         value = j_unc(at, losses, options, mpmath)
@@ -96,7 +98,7 @@ def theta_gradient(theta: Numbers, losses: Numbers, options: Options) -> Numbers
 
 
 def calibrated(losses: Numbers, options: Options, m: Any = mpmath) -> Numbers:
-    """θ after the first batch: the inverse sigmoid of (z/τ + 1)/2, with σ(θ) kept within [1e-4, 1 − 1e-4]."""
+    """Return θ after the first batch: logit((z/τ + 1)/2), with σ(θ) clamped to [1e-4, 1 − 1e-4]."""
     mu, std, logs = statistics(losses, options, m)
     radius = tau(len(losses), options, m)
     shares = [((log - mu) / std / radius + 1) / 2 for log in logs]
@@ -105,7 +107,7 @@ def calibrated(losses: Numbers, options: Options, m: Any = mpmath) -> Numbers:
 
 
 def exact(values: list[float]) -> Numbers:
-    """The same binary numbers with 60 digits to work in."""
+    """Convert floats to mpmath numbers with 60 digits."""
     mpmath.mp.dps = 60
     return [mpmath.mpf(v) for v in values]
 
