@@ -12,7 +12,7 @@ from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 
 import counterpoise as cp
-from counterpoise.lab.atlas import atlas
+from counterpoise.lab.atlas import render_atlas
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(Path(__file__).parent))
@@ -64,7 +64,7 @@ def add_pages(app: Sphinx, error: Exception | None) -> None:
     """Write the atlas, and a redirect at the root of the site."""
     if error is None and app.builder.name == "html":
         out = Path(app.outdir)
-        (out / "docs" / "atlas-page.html").write_text(atlas(), encoding="utf-8")
+        (out / "docs" / "atlas-page.html").write_text(render_atlas(), encoding="utf-8")
         redirect = '<!doctype html><meta charset="utf-8"><title>Counterpoise</title>'
         redirect += (
             '<meta http-equiv="refresh" content="0; url=docs/index.html"><a href="docs/index.html">Counterpoise</a>'

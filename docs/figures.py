@@ -1,6 +1,5 @@
 """Draw the figures of the documentation from the library and the recorded results: python docs/figures.py."""
 
-import csv
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +9,13 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from recorded import read_first_table
 
 import counterpoise as cp
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "figures"
-SCORES = ROOT / "results" / "beyond" / "tables" / "beyond-rescaling.csv"
+SCORES = ROOT / "results" / "beyond" / "tables" / "beyond-rescaling.md"
 TASKS = ("seg", "depth", "normals")
 COLOURS = ("#0072B2", "#D55E00", "#00845F")  # one per task, as in the atlas
 DASHES = ("-", "--", ":")
@@ -42,15 +42,11 @@ def score_by_factor(dark: bool = False) -> Figure:
         "static": ("plain sum", "#9DA7B3" if dark else "#6E7781", "v-", 1.4),
     }
     factors = ("×1", "×10", "×100", "×1000")
-    means = {}
-    with SCORES.open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["metric"] == "macro":
-                means[row["method"], row["condition"]] = float(row["mean"])
+    recorded = read_first_table(SCORES)
     figure = Figure(figsize=(7.2, 3.1), layout="constrained")
     axis = figure.subplots()
     for method, (label, colour, style, width) in methods.items():
-        scores = [means[method, factor] for factor in factors]
+        scores = [recorded[method, factor].mean for factor in factors]
         axis.plot(range(4), scores, style, color=colour, linewidth=width, markersize=5)
         label, nudge = f"{scores[-1]:.3f}  {label}", (10, -2 if method == "cagrad" else 2)
         text = axis.annotate(label, (3, scores[-1]), nudge, textcoords="offset points", color=colour, va="center")

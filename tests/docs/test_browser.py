@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers.browser import Open, overflow, watched
+from helpers.browser import Open, overflow, strict_page_opener
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -35,11 +35,11 @@ def test_overflow_is_the_excess_width(tmp_path: Path, open_page: Open) -> None:
     [
         ("<script>console.error('oh')</script>", "oh"),
         ("<script>undefined_name()</script>", "undefined_name"),
-        ("<img src='http://127.0.0.1:9/a.png'>", "asked for http://127.0.0.1:9/a.png"),
+        ("<img src='http://127.0.0.1:9/a.png'>", "requested http://127.0.0.1:9/a.png"),
     ],
 )
 def test_errors_and_requests_of_a_page_fail_the_test(
     tmp_path: Path, browser: "Browser", body: str, problem: str
 ) -> None:
-    with pytest.raises(AssertionError, match=problem), watched(browser) as opened:
+    with pytest.raises(AssertionError, match=problem), strict_page_opener(browser) as opened:
         opened(write_page(tmp_path, body))

@@ -1,6 +1,5 @@
 """The documentation: code blocks run, commands parse, numbers match recorded results, links are valid."""
 
-import csv
 import importlib
 import os
 import re
@@ -117,12 +116,13 @@ def score_table() -> str:
         "UW-SO": "UWSO", "PCGrad": "PCGrad", "CAGrad": "cagrad", "MGDA": "mgda", "Nash-MTL": "nash-mtl",
         "IMTL-G": "imtl-g", "BPGS + PCGrad": "BPGS + PCGrad", "BPGS + CAGrad": "BPGS + CAGrad",
     }  # fmt: skip
-    means = {}
-    for study in {study for study, _ in columns.values()}:
-        with (ROOT / "results" / "beyond" / "tables" / f"{study}.csv").open() as file:
-            for row in csv.DictReader(file):
-                if row["metric"] == "macro":
-                    means[study, row["condition"], row["method"]] = float(row["mean"])
+    sys.path.append(str(DOCS))
+    read_first_table = importlib.import_module("recorded").read_first_table
+    means = {
+        (study, *cell): score.mean
+        for study in {study for study, _ in columns.values()}
+        for cell, score in read_first_table(ROOT / "results" / "beyond" / "tables" / f"{study}.md").items()
+    }
     best = {
         key: max(means[study, condition, m] for m in methods.values()) for key, (study, condition) in columns.items()
     }
