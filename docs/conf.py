@@ -3,6 +3,7 @@
 The source folder is the whole repository, so that relative links work on the site and on GitHub alike.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ toc_object_entries = False  # the headings already name the methods
 
 html_theme = "furo"
 html_title = "Counterpoise"
+html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL", "")
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
