@@ -161,7 +161,7 @@ def test_unwritable_folder_is_an_error_before_training(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "report").touch()
     small = ["reproduce", "scale-stress", "--seeds", "42", "--epochs", "1", "--executor", "inline"]
-    page = ["report", str(RESULTS / "synthetic" / "runs" / "rescaling.csv")]
+    page = ["report", str(RESULTS / "synthetic" / "runs" / "rescaling.csv.xz")]
     cases = [
         (small, tmp_path / "file" / "runs", f"cannot write to {tmp_path}/file/runs: Not a directory"),
         (small, tmp_path / "runs", f"{tmp_path}/runs/report is a file, expected a folder to write to"),
@@ -220,7 +220,7 @@ def test_user_input_is_not_parsed_as_markup(name: str, tmp_path: Path) -> None:
     assert f"data folder: {place}\n" in call("data", "--folder", str(place)).output
     assert f"no finished run of BPGS in {place} for" in call("show", "saturation", "--out", str(place)).output
     assert f"no finished run of yeast in {place} on any" in call("show", "yeast", "--out", str(place)).output
-    assert f"{place}: there is no such" in call("report", str(place / "x"), str(place), "-o", name).output.replace(
+    assert f"{place}: no such file" in call("report", str(place / "x"), str(place), "-o", name).output.replace(
         "/x", ""
     )
     for command in (

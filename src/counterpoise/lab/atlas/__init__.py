@@ -1,4 +1,4 @@
-"""The method atlas: one page on which sliders show what each method makes of losses and gradients."""
+"""The method atlas: an HTML page with sliders that shows how each method treats losses and gradients."""
 
 import html
 import json
@@ -9,13 +9,13 @@ import counterpoise as cp
 PARTS = {"style": "style.css", "methods": "methods.js", "page": "page.js"}
 
 
-def atlas() -> str:
-    """The page, complete in itself: it opens from disk, asks no network, and computes in the browser."""
+def render_atlas() -> str:
+    """Return the page. It is self-contained, opens from disk, and computes everything in the browser."""
     folder = files(__name__)
     text = folder.joinpath("page.html").read_text(encoding="utf-8")
-    described = {name: cp.describe(name) for name in cp.methods()}
+    descriptions = {name: cp.describe(name) for name in cp.methods()}
     library = {
-        name: {"name": m.build.__name__, "paper": m.paper, "summary": m.summary} for name, m in described.items()
+        name: {"name": m.build.__name__, "paper": m.paper, "summary": m.summary} for name, m in descriptions.items()
     }
     parts = {name: folder.joinpath(file).read_text(encoding="utf-8") for name, file in PARTS.items()}
     parts |= {"library": json.dumps(library, ensure_ascii=False).replace("<", "\\u003c")}

@@ -1,5 +1,5 @@
-// The methods as the library defines them, for the two to four tasks of this page, in double precision.
-// tests/lab/test_atlas.py holds every one of them against the library, in a browser.
+// The methods of the library for two to four tasks, in double precision.
+// tests/lab/atlas/test_atlas.py compares each of them with the library in a browser.
 "use strict";
 
 const FLOOR = 1e-8, LR = 3e-3;
@@ -15,11 +15,11 @@ function softmax(x) {
 }
 
 // ---- loss space -----------------------------------------------------------------------------------------------------
-// A scene: { before: losses without the factor, now: losses with it, later: whether the factor came when the weights
-// had settled, steps: how many steps of Adam what is learned has taken since, on losses that stay as they are }.
+// A scene: { before: losses without the factor, now: losses with it, later: whether the factor is applied after the
+// weights have converged, steps: number of Adam steps since then, on constant losses }.
 
-/** Adam (torch's defaults) on one coordinate. What rounding leaves of a gradient that is 0 counts as 0: Adam would make
- *  whole steps of it, back and forth. */
+/** Adam (defaults of torch) on one coordinate. Gradients below the rounding error count as 0, because Adam would
+ *  normalise them to full steps. */
 function adam(value, gradient, steps) {
   let mean = 0, square = 0, left1 = 1, left2 = 1;
   for (let step = 0; step < steps; step++) {
@@ -34,13 +34,13 @@ function adam(value, gradient, steps) {
   return value;
 }
 
-/** Kendall's log-variances: 0 at the start, log L once they have settled; their gradient is ½(1 − e^{−s} L). */
+/** Log-variances of Kendall: 0 at the start, log L after convergence. Their gradient is ½(1 − e^{−s} L). */
 function logVariances(scene) {
   return scene.now.map((loss, i) =>
     adam(scene.later ? Math.log(scene.before[i]) : 0, (s) => 0.5 * (1 - Math.exp(-s) * loss), scene.steps));
 }
 
-/** IMTL-L's log-scales: the same with the other sign and twice the gradient. */
+/** Log-scales of IMTL-L: the same with the opposite sign and twice the gradient. */
 function logScales(scene) {
   return scene.now.map((loss, i) =>
     adam(scene.later ? -Math.log(scene.before[i]) : 0, (s) => Math.exp(s) * loss - 1, scene.steps));
@@ -55,13 +55,13 @@ function statistics(losses) {
 
 const radius = (tasks) => Math.sqrt(tasks - 1) + 0.1;
 
-/** z/τ = 2σ(θ) − 1 and σ(θ)(1 − σ(θ)), exact for large θ too. */
+/** z/τ = 2σ(θ) − 1 and σ(θ)(1 − σ(θ)), accurate for large θ. */
 function position(theta) {
   const e = Math.exp(-Math.abs(theta)), z = (1 - e) / (1 + e);
   return { z: theta < 0 ? -z : z, slope: e / ((1 + e) * (1 + e)) };
 }
 
-/** Where the first batch puts θ. */
+/** θ after the calibration on the first batch. */
 function calibrate(losses) {
   const { std, centred } = statistics(losses), tau = radius(losses.length);
   return centred.map((c) => {
@@ -70,7 +70,7 @@ function calibrate(losses) {
   });
 }
 
-/** BPGS's chart after the scene: μ, ς̄, τ, and for each task θ, z/τ, s, ω and α. */
+/** The chart of BPGS after a scene: μ, ς̄, τ, and θ, z/τ, s, ω and α of each task. */
 function bpgsChart(scene) {
   const losses = scene.now, { mu, std } = statistics(losses), tau = radius(losses.length), reach = std * tau;
   const theta = calibrate(scene.later ? scene.before : losses).map((start, i) => adam(start, (theta) => {
@@ -99,7 +99,7 @@ const LOSS_SPACE = {
 
 // ---- gradient space: a Gram matrix in, weights out -----------------------------------------------------------------
 
-/** Solves a small linear system by elimination with pivots. */
+/** Solve a small linear system by Gaussian elimination with pivoting. */
 function solve(matrix, right) {
   const n = right.length, a = matrix.map((row, i) => [...row, right[i]]);
   for (let k = 0; k < n; k++) {
@@ -118,8 +118,8 @@ function solve(matrix, right) {
   return x;
 }
 
-/** Norms and cosines: what every solver works on. */
-function unit(gram) {
+/** Norms and cosines, the inputs of every solver. */
+function normalizeGram(gram) {
   const norms = gram.map((row, i) => Math.sqrt(row[i]));
   return { norms, cosines: gram.map((row, i) => row.map((v, j) => (i === j ? 1 : v / (norms[i] * norms[j])))) };
 }
@@ -127,13 +127,13 @@ function unit(gram) {
 /** All sets of tasks, as lists of indices. */
 const subsets = (n) => range(1 << n).map((bits) => range(n).filter((i) => (bits >> i) & 1));
 
-/** Of candidates { slack, … } the one that violates its conditions least: for the right set of tasks none is. */
-const soundest = (candidates) => candidates.reduce((a, b) => (b.slack > a.slack ? b : a));
+/** The candidate { slack, … } with the smallest violation of its conditions; the solution violates none. */
+const leastViolated = (candidates) => candidates.reduce((a, b) => (b.slack > a.slack ? b : a));
 
-/** x ≥ 0 with y = Mx + q ≥ 0 and xᵀy = 0, by trying every set of free variables: there are at most sixteen. */
+/** Solve x ≥ 0, y = Mx + q ≥ 0, xᵀy = 0 by enumeration of the sets of free variables, at most sixteen. */
 function complementarity(matrix, offset) {
   const n = offset.length;
-  return soundest(subsets(n).map((free) => {
+  return leastViolated(subsets(n).map((free) => {
     const x = Array(n).fill(0);
     const part = free.map((i) => free.map((j) => matrix[i][j]));
     solve(part, free.map((i) => -offset[i])).forEach((v, k) => (x[free[k]] = v));
@@ -142,31 +142,31 @@ function complementarity(matrix, offset) {
   })).x.map((v) => Math.max(v, 0));
 }
 
-/** Smallest norm / norm. */
+/** Ratio of the smallest norm to each norm. */
 const ratios = (norms) => norms.map((n) => Math.min(...norms) / n);
 
 function mgda(gram) {
-  const { norms, cosines } = unit(gram), ratio = ratios(norms);
+  const { norms, cosines } = normalizeGram(gram), ratio = ratios(norms);
   const x = complementarity(cosines, ratio.map((r) => -r)).map((v, i) => v * ratio[i]);
   return x.map((v) => v / sum(x));
 }
 
 function upgrad(gram) {
-  const { norms, cosines } = unit(gram), n = norms.length;
+  const { norms, cosines } = normalizeGram(gram), n = norms.length;
   const x = range(n).map((i) => complementarity(cosines, cosines[i]));
   return range(n).map((j) => (1 + sum(range(n).map((i) => (x[i][j] * norms[i]) / norms[j]))) / n);
 }
 
-/** The best direction for the worst-off task within ‖d − g₀‖ ≤ 0.4 ‖g₀‖; divided by 1 + 0.4². */
+/** The direction that maximises the minimum progress subject to ‖d − g₀‖ ≤ 0.4 ‖g₀‖, divided by 1 + 0.4². */
 function cagrad(gram) {
-  const { norms, cosines } = unit(gram), n = norms.length, alpha = 0.4, ratio = ratios(norms);
+  const { norms, cosines } = normalizeGram(gram), n = norms.length, alpha = 0.4, ratio = ratios(norms);
   const products = times(cosines, norms.map((v) => v / n));
   const size = Math.sqrt(dot(norms.map((v) => v / n), products)), p = products.map((v) => v / size);
-  const found = soundest(subsets(n).slice(1).map((free) => {
+  const found = leastViolated(subsets(n).slice(1).map((free) => {
     const part = free.map((i) => free.map((j) => cosines[i][j]));
     const r = free.map((i) => ratio[i]), q = free.map((i) => -p[i]);
     const slope = solve(part, r), base = solve(part, q);
-    // ‖Σ x_i g_i‖² = aμ² + 2bμ + c for x = μ·slope + base, and this is α².
+    // ‖Σ x_i g_i‖² = aμ² + 2bμ + c for x = μ·slope + base, which has to equal α².
     const a = dot(r, slope), b = dot(r, base), root = b * b - a * (dot(q, base) - alpha * alpha);
     const mu = (Math.sqrt(Math.max(root, 0)) - b) / a, x = Array(n).fill(0);
     free.forEach((i, k) => (x[i] = mu * slope[k] + base[k]));
@@ -177,9 +177,9 @@ function cagrad(gram) {
   return found.x.map((v, i) => ((v * size) / norms[i] + 1 / n) / (1 + alpha * alpha));
 }
 
-/** α_i (Gα)_i = 1 by Newton's method in relative coordinates, shortened far out; then a direction no longer than 1. */
+/** Solve α_i (Gα)_i = 1 by damped Newton steps in relative coordinates, then limit the norm of the direction to 1. */
 function nash(gram) {
-  const { norms, cosines } = unit(gram);
+  const { norms, cosines } = normalizeGram(gram);
   let x = fill(norms, 1 / Math.sqrt(norms.length));
   for (let round = 0; round < 200; round++) {
     const terms = cosines.map((row, i) => row.map((v, j) => v * x[i] * x[j]));
@@ -193,35 +193,35 @@ function nash(gram) {
 }
 
 function imtlG(gram) {
-  const { norms, cosines } = unit(gram), ratio = ratios(norms);
+  const { norms, cosines } = normalizeGram(gram), ratio = ratios(norms);
   const weights = solve(cosines, fill(norms, 1)).map((v, i) => v * ratio[i]);
   const total = sum(weights), size = sum(weights.map(Math.abs));
   return weights.map((v) => v / (total > 1e-6 * size ? total : size));
 }
 
-/** Eigenvalues and eigenvectors (as rows) of a symmetric matrix, by Jacobi's rotations. */
+/** Eigenvalues and eigenvectors (as rows) of a symmetric matrix, by Jacobi rotations. */
 function eigen(matrix) {
   const n = matrix.length, a = matrix.map((row) => [...row]);
   const vectors = range(n).map((i) => range(n).map((j) => (i === j ? 1 : 0)));
-  for (let sweep = 0, turned = true; sweep < 60 && turned; sweep++) {
-    turned = false;
+  for (let sweep = 0, rotated = true; sweep < 60 && rotated; sweep++) {
+    rotated = false;
     for (let p = 0; p < n; p++) {
       for (let q = p + 1; q < n; q++) {
         if (Math.abs(a[p][q]) <= 1e-18 * Math.sqrt(Math.abs(a[p][p] * a[q][q]))) continue;
-        turned = true;
+        rotated = true;
         const theta = (a[q][q] - a[p][p]) / (2 * a[p][q]);
         const t = (theta < 0 ? -1 : 1) / (Math.abs(theta) + Math.sqrt(theta * theta + 1));
-        const c = 1 / Math.sqrt(t * t + 1), s = t * c, turn = (x, y) => [c * x - s * y, s * x + c * y];
-        for (let k = 0; k < n; k++) [a[k][p], a[k][q]] = turn(a[k][p], a[k][q]);
-        for (let k = 0; k < n; k++) [a[p][k], a[q][k]] = turn(a[p][k], a[q][k]);
-        for (let k = 0; k < n; k++) [vectors[p][k], vectors[q][k]] = turn(vectors[p][k], vectors[q][k]);
+        const c = 1 / Math.sqrt(t * t + 1), s = t * c, rotate = (x, y) => [c * x - s * y, s * x + c * y];
+        for (let k = 0; k < n; k++) [a[k][p], a[k][q]] = rotate(a[k][p], a[k][q]);
+        for (let k = 0; k < n; k++) [a[p][k], a[q][k]] = rotate(a[p][k], a[q][k]);
+        for (let k = 0; k < n; k++) [vectors[p][k], vectors[q][k]] = rotate(vectors[p][k], vectors[q][k]);
       }
     }
   }
   return { values: range(n).map((i) => a[i][i]), vectors };
 }
 
-/** √λ_min V Λ^{−½} Vᵀ 1, without the eigenvalues that are 0 but for rounding. */
+/** √λ_min V Λ^{−½} Vᵀ 1, without eigenvalues that are 0 up to rounding. */
 function alignedMtl(gram) {
   const { values, vectors } = eigen(gram), least = Math.max(...values) * gram.length * Number.EPSILON;
   const smallest = Math.min(...values.filter((v) => v > least));
@@ -234,9 +234,9 @@ function permutations(list) {
   return list.flatMap((v, i) => permutations(list.filter((_, j) => j !== i)).map((rest) => [v, ...rest]));
 }
 
-/** PCGrad draws at random the order in which a task meets the others: this is the mean over all orders. */
+/** PCGrad projects on the other tasks in random order. This is the mean over all orders. */
 function pcgrad(gram) {
-  const { norms, cosines } = unit(gram), n = norms.length, weights = Array(n).fill(0);
+  const { norms, cosines } = normalizeGram(gram), n = norms.length, weights = Array(n).fill(0);
   for (let i = 0; i < n; i++) {
     const orders = permutations(range(n).filter((j) => j !== i));
     for (const order of orders) {
@@ -264,21 +264,21 @@ const GRADIENT_SPACE = {
   "gradnorm-proxy": gradnormProxy,
 };
 
-/** A gradient-space method after weights on the losses: J ← diag(w) J; what multiplies each task's own gradient. */
+/** Weights on the task gradients of a gradient-space method after weights on the losses, J ← diag(w) J. */
 function aggregate(method, gram, weights) {
   const weighted = gram.map((row, i) => row.map((v, j) => v * weights[i] * weights[j]));
   return GRADIENT_SPACE[method](weighted).map((c, i) => c * weights[i]);
 }
 
-/** The cosine between the step Σ w_i g_i and each task's own gradient: below 0 the task gets worse. */
+/** Cosine between the step Σ w_i g_i and the gradient of each task. Below 0, the loss of the task increases. */
 function progress(gram, weights) {
   const products = times(gram, weights), length = Math.sqrt(Math.max(dot(weights, products), 1e-300));
   return products.map((v, i) => v / (Math.sqrt(gram[i][i]) * length));
 }
 
-/** Cosines that gradients can have together: drawn towards 0 until the smallest eigenvalue is 0.01. */
-function possible(cosines) {
+/** Scale cosines towards 0 until the smallest eigenvalue of their matrix is at least 0.01. */
+function feasible(cosines) {
   const lowest = Math.min(...eigen(cosines).values) - 1;
-  const kept = lowest < -0.99 ? 0.99 / -lowest : 1;
-  return { kept, cosines: cosines.map((row, i) => row.map((v, j) => (i === j ? 1 : v * kept))) };
+  const factor = lowest < -0.99 ? 0.99 / -lowest : 1;
+  return { factor, cosines: cosines.map((row, i) => row.map((v, j) => (i === j ? 1 : v * factor))) };
 }

@@ -1,25 +1,25 @@
-// Sliders in, bars and curves out. All numbers come from methods.js.
+// Controls, bars and curves of the page. All numbers come from methods.js.
 "use strict";
 
 const NAMES = ["seg", "depth", "normals", "edges"];
-const FOUR = ["bpgs", "kendall", "uw-so", "uw-o"];
+const CURVE_METHODS = ["bpgs", "kendall", "uw-so", "uw-o"];
 const VIEWS = { weight: "weight", contribution: "contribution", progress: "progress" };
-const MOMENTS = { start: "from the first batch on", later: "later: all weights had settled without it" };
+const MOMENTS = { start: "at the first batch", later: "later, after all weights have converged without it" };
 const FACTORS = range(61).map((i) => 10 ** (i / 20));
 const START = {
   tasks: 3, losses: [1.2, 0.6, 0.25, 0.1], scaled: 0, factor: 100, steps: 480, when: "start",
   norms: [1, 1, 1, 1], cosines: [0.2, -0.3, 0.1, 0.1, 0, 0.2], view: "contribution", first: "static",
 };
-const GROWN = { tasks: 3, losses: START.losses, factor: 1000, steps: 480, view: "contribution" };
+const SCALED = { tasks: 3, losses: START.losses, factor: 1000, steps: 480, view: "contribution" };
 const CONFLICT = { losses: [1, 1, 1, 1], cosines: [-0.6, 0.4, -0.5, 0.3, -0.2, 0.1], view: "progress" };
 const PRESETS = {
-  "Alike": { losses: [1, 1, 1, 1], factor: 1, steps: 480, when: "start", cosines: [0.3, 0.3, 0.3, 0.3, 0.3, 0.3] },
-  "×1000 from the start": { ...GROWN, scaled: 0, when: "start" },
-  "×1000 later": { ...GROWN, scaled: 2, when: "later" },
+  "Equal": { losses: [1, 1, 1, 1], factor: 1, steps: 480, when: "start", cosines: [0.3, 0.3, 0.3, 0.3, 0.3, 0.3] },
+  "×1000 from the start": { ...SCALED, scaled: 0, when: "start" },
+  "×1000 later": { ...SCALED, scaled: 2, when: "later" },
   "Conflict": { ...CONFLICT, factor: 1 },
   "Conflict and ×100": { ...CONFLICT, factor: 100 },
 };
-// 01, 02, 12, 03, …: three tasks use the first three.
+// Pairs in the order 01, 02, 12, 03, …, so that three tasks use the first three.
 const PAIRS = range(4).flatMap((i) => range(i).map((j) => [j, i]));
 
 const DASHES = ["none", "9 4", "5 5", "2 5"];
@@ -32,7 +32,7 @@ const TITLES = {
 };
 const title = (method) => TITLES[method] ?? LIBRARY[method].name;
 
-// ---- what the sliders say -----------------------------------------------------------------------------------------
+// ---- losses and gradients of the controls -----------------------------------------------------------------------------------------
 
 function sceneAt(factor) {
   const before = state.losses.slice(0, state.tasks);
@@ -41,23 +41,23 @@ function sceneAt(factor) {
 }
 
 function gramAt(factor) {
-  const wanted = range(state.tasks).map((i) => range(state.tasks).map((j) => (i === j ? 1 : cosine(i, j))));
-  const { kept, cosines } = possible(wanted);
+  const requested = range(state.tasks).map((i) => range(state.tasks).map((j) => (i === j ? 1 : cosine(i, j))));
+  const { factor: shrinkage, cosines } = feasible(requested);
   const norms = range(state.tasks).map((i) => state.norms[i] * (i === state.scaled ? factor : 1));
-  return { kept, cosines, gram: cosines.map((row, i) => row.map((v, j) => v * norms[i] * norms[j])) };
+  return { shrinkage, cosines, gram: cosines.map((row, i) => row.map((v, j) => v * norms[i] * norms[j])) };
 }
 
 const cosine = (i, j) => state.cosines[PAIRS.findIndex(([a, b]) => a === Math.min(i, j) && b === Math.max(i, j))];
 
-/** What is drawn of weights: their shares, those of weight × size (a loss, or a gradient's length), or progress. */
-function shown(weights, sizes, gram) {
+/** Displayed values: shares of the weights, shares of weight × size (loss or gradient norm), or progress. */
+function displayed(weights, sizes, gram) {
   if (state.view === "progress") return progress(gram, weights);
   const parts = state.view === "weight" ? weights : weights.map((w, i) => w * sizes[i]);
   const total = sum(parts.map(Math.abs));
   return parts.map((v) => v / total);
 }
 
-const lengths = (gram) => gram.map((row, i) => Math.sqrt(row[i]));
+const gradientNorms = (gram) => gram.map((row, i) => Math.sqrt(row[i]));
 
 // ---- drawing ------------------------------------------------------------------------------------------------------
 
@@ -73,31 +73,31 @@ function number(x) {
 
 const sup = (digits) => [...digits].map((d) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[d] ?? "⁻").join("");
 const percent = (x) => `${(100 * x).toFixed(Math.abs(x) < 0.1 ? 1 : 0)} %`;
-const plain = (x) => x.toFixed(2).replace("-", "−");
-const reading = (value) => (state.view === "progress" ? plain(value) : percent(value).replace("-", "−"));
-const beside = (weight, value) => (state.view === "weight" ? `× ${number(weight)}` : reading(value));
+const twoDigits = (x) => x.toFixed(2).replace("-", "−");
+const formatValue = (value) => (state.view === "progress" ? twoDigits(value) : percent(value).replace("-", "−"));
+const barLabel = (weight, value) => (state.view === "weight" ? `× ${number(weight)}` : formatValue(value));
 const signed = () => state.view === "progress";
 
-/** One bar for each task, with what it stands for and, beside it, the weight itself. */
+/** One bar per task, with its value or its weight as a label. */
 function bars(weights, values) {
   const width = 240, left = 50, right = 66, row = 19, span = width - left - right;
   const low = signed() || values.some((v) => v < 0) ? -1 : 0;
-  const place = (v) => left + (span * (v - low)) / (1 - low);
+  const xOf = (v) => left + (span * (v - low)) / (1 - low);
   const rows = values.map((value, i) => {
-    const y = i * row + 3, a = place(Math.min(value, 0)), b = place(Math.max(value, 0));
+    const y = i * row + 3, a = xOf(Math.min(value, 0)), b = xOf(Math.max(value, 0));
     return `<text x="0" y="${y + 10}">${NAMES[i]}</text>
       <rect class="track" x="${left}" y="${y}" width="${span}" height="12" rx="2"/>
       <rect class="bar" data-value="${value}" x="${a}" y="${y}" width="${Math.max(b - a, 1)}" height="12" rx="2"
         fill="var(--t${i})"/>
-      <text class="value" x="${left + span + 5}" y="${y + 10}">${beside(weights[i], value)}</text>`;
+      <text class="value" x="${left + span + 5}" y="${y + 10}">${barLabel(weights[i], value)}</text>`;
   });
   const height = values.length * row + 2;
-  const zero = low < 0 ? `<line class="zero" x1="${place(0)}" x2="${place(0)}" y1="0" y2="${height}"/>` : "";
-  const said = values.map((v, i) => `${NAMES[i]} ${reading(v)}, weight ${number(weights[i])}`).join("; ");
-  return `<svg viewBox="0 0 ${width} ${height}" role="img" aria-label="${said}">${rows.join("")}${zero}</svg>`;
+  const zero = low < 0 ? `<line class="zero" x1="${xOf(0)}" x2="${xOf(0)}" y1="0" y2="${height}"/>` : "";
+  const description = values.map((v, i) => `${NAMES[i]} ${formatValue(v)}, weight ${number(weights[i])}`).join("; ");
+  return `<svg viewBox="0 0 ${width} ${height}" role="img" aria-label="${description}">${rows.join("")}${zero}</svg>`;
 }
 
-/** A curve for each task over the factor, and where the slider stands. */
+/** One curve per task over the factor, and a marker at the factor of the slider. */
 function curves(method) {
   const width = 240, height = 150, left = 38, right = 8, top = 8, bottom = 22;
   const ticks = { weight: [1e-4, 1e-2, 1], contribution: [0, 0.5, 1], progress: [-1, 0, 1] }[state.view];
@@ -106,7 +106,7 @@ function curves(method) {
   const y = (v) => top + (height - top - bottom) * (1 - (state.view === "weight" ? logarithmic(v) : linear(v)));
   const at = (factor) => {
     const scene = sceneAt(factor);
-    return shown(LOSS_SPACE[method](scene), scene.now, signed() ? gramAt(factor).gram : null);
+    return displayed(LOSS_SPACE[method](scene), scene.now, signed() ? gramAt(factor).gram : null);
   };
   const points = FACTORS.map(at), here = at(state.factor);
   const tick = (t) => (signed() ? number(t) : `${number(100 * t)} %`);
@@ -114,18 +114,18 @@ function curves(method) {
     <text x="${left - 4}" y="${y(t) + 3.5}" text-anchor="end">${tick(t)}</text>`);
   const labels = [1, 10, 100, 1000].map((f) =>
     `<text x="${x(f)}" y="${height - 6}" text-anchor="${f === 1000 ? "end" : "middle"}">×${f}</text>`);
-  // Curves that coincide would hide each other: the dashes of the later ones let the earlier shine through.
+  // Later curves are dashed, so that coinciding curves stay visible.
   const lines = here.map((_, i) => `<path class="line" stroke="var(--t${i})" stroke-dasharray="${DASHES[i]}"
     d="M${points.map((p, k) => `${x(FACTORS[k]).toFixed(1)},${y(p[i]).toFixed(1)}`).join("L")}"/>`);
-  const now = x(state.factor), shares = here.map((v, i) => `${NAMES[i]} ${reading(v)}`).join(", ");
+  const now = x(state.factor), shares = here.map((v, i) => `${NAMES[i]} ${formatValue(v)}`).join(", ");
   const dots = here.map((v, i) => `<circle class="ring" cx="${now}" cy="${y(v)}" r="4" fill="var(--t${i})"/>`);
-  const said = `${title(method)} at ×${number(state.factor)}: ${shares}`;
-  return `<svg viewBox="0 0 ${width} ${height}" role="img" aria-label="${said}">${grid.join("")}${labels.join("")}
+  const description = `${title(method)} at ×${number(state.factor)}: ${shares}`;
+  return `<svg viewBox="0 0 ${width} ${height}" role="img" aria-label="${description}">${grid.join("")}${labels.join("")}
     <line class="now" x1="${now}" x2="${now}" y1="${top}" y2="${height - bottom}"/>
     ${lines.join("")}${dots.join("")}</svg>`;
 }
 
-/** The interval that holds every s, with the tasks in it, on the axis of log-losses. */
+/** The interval that contains every s, and the tasks in it, on the axis of log-losses. */
 function chart(scene) {
   const at = bpgsChart(scene), reach = at.std * at.tau, width = 640, left = 60, span = 560;
   const logs = scene.now.map(Math.log);
@@ -139,21 +139,21 @@ function chart(scene) {
       <circle cx="${x(s)}" cy="${y}" r="3.5" fill="var(--t${i})"/>`;
   });
   const bottom = 34 + at.s.length * row;
-  const table = at.theta.map((t, i) => `${NAMES[i]}: θ ${plain(t)}, z/τ ${plain(at.z[i])}, α ${number(at.alpha[i])}`);
+  const table = at.theta.map((t, i) => `${NAMES[i]}: θ ${twoDigits(t)}, z/τ ${twoDigits(at.z[i])}, α ${number(at.alpha[i])}`);
   const edges = [[at.mu - reach, "μ − ς̄τ"], [at.mu, "μ"], [at.mu + reach, "μ + ς̄τ"]];
   return `<svg viewBox="0 0 ${width} ${bottom + 4}" role="img" aria-label="${table.join("; ")}">
     <rect class="track" x="${x(at.mu - reach)}" y="18" width="${x(2 * reach) - x(0)}" height="${bottom - 18}"/>
     ${edges.map(([v, name]) => `<text x="${x(v)}" y="12" text-anchor="middle">${name}</text>
       <line class="now" x1="${x(v)}" x2="${x(v)}" y1="18" y2="${bottom}"/>`).join("")}${marks.join("")}</svg>
-    <p>Rings are log-losses, dots the log-variances s that the chart gives: the weight is e⁻ˢ, normalised. The shaded
-    interval moves with the batch; no s leaves it. ${table.join("; ")}.</p>`;
+    <p>Rings are log-losses, and dots are the log-variances s of the chart. The weights are the normalised e⁻ˢ. The shaded
+    interval is computed from the batch and contains every s. ${table.join("; ")}.</p>`;
 }
 
 // ---- controls -----------------------------------------------------------------------------------------------------
 
 const chip = (task) => `<span class="dot" style="background:var(--t${task})"></span>`;
 
-/** A slider for one entry of the state, on a scale of its own. */
+/** Add a slider for one entry of the state. `range` is [low, high, step] of the slider. */
 function slider(parent, id, label, range, read, write, text, colour) {
   const row = document.createElement("div");
   row.className = "slider";
@@ -170,7 +170,7 @@ function slider(parent, id, label, range, read, write, text, colour) {
   parent.append(row);
 }
 
-/** A radio button for each option. */
+/** Add one radio button per option. */
 function choice(id, options, read, write) {
   const parent = byId(id);
   for (const [value, label] of Object.entries(options)) {
@@ -179,7 +179,7 @@ function choice(id, options, read, write) {
     const input = line.querySelector("input");
     input.addEventListener("change", () => {
       write(value);
-      build();  // makes the buttons anew: the keyboard goes on where it was
+      build();  // creates new buttons, so the focus has to be restored
       document.querySelector(`input[name="${id}"][value="${value}"]`).focus();
     });
     updates.push(() => { input.checked = String(read()) === value; });
@@ -218,7 +218,7 @@ function build() {
   PAIRS.forEach(([i, j], k) => {
     if (j < state.tasks) {
       slider(byId("cosines"), `cosine-${i}-${j}`, `${NAMES[i]} · ${NAMES[j]}`, [-0.95, 0.95, 0.01],
-        () => state.cosines[k], (v) => { state.cosines[k] = v; }, () => plain(gramAt(1).cosines[i][j]));
+        () => state.cosines[k], (v) => { state.cosines[k] = v; }, () => twoDigits(gramAt(1).cosines[i][j]));
     }
   });
   draw();
@@ -226,10 +226,10 @@ function build() {
 
 // ---- the page -----------------------------------------------------------------------------------------------------
 
-const SAID = {
-  weight: "Each task's share of the weights (curves: on a logarithmic scale); numbers are the weights themselves.",
-  contribution: "Each task's share of the sum of weight × loss (in gradient space: of weight × gradient length).",
-  progress: "The cosine between the joint step and each task's own gradient: below 0 the step makes the task worse.",
+const VIEW_HELP = {
+  weight: "Share of each task in the sum of the weights (curves: logarithmic scale). Numbers are the weights.",
+  contribution: "Share of each task in the sum of weight × loss, or of weight × gradient norm in gradient space.",
+  progress: "Cosine between the joint step and the gradient of each task. Below 0, the step increases the loss of the task.",
 };
 
 function card(method, weights, values) {
@@ -240,28 +240,27 @@ function card(method, weights, values) {
 
 function draw() {
   updates.forEach((update) => update());
-  const scene = sceneAt(state.factor), { gram, kept } = gramAt(state.factor), k = state.scaled;
-  const found = Object.fromEntries(Object.entries(LOSS_SPACE).map(([name, weigh]) => [name, weigh(scene)]));
-  const share = (name) => percent((found[name][k] * scene.now[k]) / dot(found[name], scene.now));
-  const when = state.when === "later" ? "for" : "and after";
-  byId("said").innerHTML = `With <b>${NAMES[k]} ×${number(state.factor)}</b> ${when} ${state.steps} steps, ${NAMES[k]}
-    makes up <b>${share("bpgs")}</b> of BPGS's objective, <b>${share("kendall")}</b> of Kendall's,
-    <b>${share("uw-so")}</b> of UW-SO's and <b>${share("uw-o")}</b> of UW-O's.`;
+  const scene = sceneAt(state.factor), { gram, shrinkage } = gramAt(state.factor), k = state.scaled;
+  const weights = Object.fromEntries(Object.entries(LOSS_SPACE).map(([name, weigh]) => [name, weigh(scene)]));
+  const share = (name) => percent((weights[name][k] * scene.now[k]) / dot(weights[name], scene.now));
+  byId("summary").innerHTML = `After ${state.steps} steps with <b>${NAMES[k]} ×${number(state.factor)}</b>, ${NAMES[k]}
+    makes up <b>${share("bpgs")}</b> of the objective of BPGS, <b>${share("kendall")}</b> of Kendall,
+    <b>${share("uw-so")}</b> of UW-SO and <b>${share("uw-o")}</b> of UW-O.`;
   const keys = range(state.tasks).map((i) => `<span>${chip(i)}${NAMES[i]}</span>`);
-  byId("legend").innerHTML = `${keys.join("")}<span>${SAID[state.view]}</span>`;
-  byId("panels").innerHTML = FOUR.map((name) => `<article class="panel" data-method="${name}"><h3>${title(name)}</h3>
-    <p>weights sum to ${number(sum(found[name]))}</p>${curves(name)}</article>`).join("");
-  byId("loss-cards").innerHTML = Object.entries(found)
-    .map(([name, weights]) => card(name, weights, shown(weights, scene.now, gram))).join("");
+  byId("legend").innerHTML = `${keys.join("")}<span>${VIEW_HELP[state.view]}</span>`;
+  byId("panels").innerHTML = CURVE_METHODS.map((name) => `<article class="panel" data-method="${name}"><h3>${title(name)}</h3>
+    <p>weights sum to ${number(sum(weights[name]))}</p>${curves(name)}</article>`).join("");
+  byId("loss-cards").innerHTML = Object.entries(weights)
+    .map(([name, w]) => card(name, w, displayed(w, scene.now, gram))).join("");
   byId("chart").innerHTML = chart(scene);
-  const first = found[state.first];
+  const first = weights[state.first];
   byId("gradient-cards").innerHTML = Object.keys(GRADIENT_SPACE).map((name) => {
-    const weights = aggregate(name, gram, first);
-    return card(name, weights, shown(weights, lengths(gram), gram));
+    const w = aggregate(name, gram, first);
+    return card(name, w, displayed(w, gradientNorms(gram), gram));
   }).join("");
-  byId("impossible").hidden = kept === 1;
-  byId("impossible").textContent = "No gradients have these cosines together: all are drawn towards 0, to " +
-    `${percent(kept)} of what the sliders say.`;
+  byId("infeasible").hidden = shrinkage === 1;
+  byId("infeasible").textContent = "No gradients have this combination of cosines. All cosines are scaled to " +
+    `${percent(shrinkage)} of the slider values.`;
 }
 
 for (const [name, values] of Object.entries(PRESETS)) {
@@ -272,7 +271,7 @@ for (const [name, values] of Object.entries(PRESETS)) {
   byId("presets").append(button);
 }
 byId("first").innerHTML = Object.keys(LOSS_SPACE)
-  .map((name) => `<option value="${name}">${name === "static" ? "nothing" : title(name)}</option>`).join("");
+  .map((name) => `<option value="${name}">${name === "static" ? "equal weights" : title(name)}</option>`).join("");
 byId("first").value = state.first;
 byId("first").addEventListener("change", (event) => { state.first = event.target.value; draw(); });
 
@@ -280,6 +279,6 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 const theme = (name) => { document.documentElement.dataset.theme = name; };
 theme(dark.matches ? "dark" : "light");
 dark.addEventListener("change", () => theme(dark.matches ? "dark" : "light"));
-const other = () => (document.documentElement.dataset.theme === "dark" ? "light" : "dark");
-byId("theme").addEventListener("click", () => theme(other()));
+const otherTheme = () => (document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+byId("theme").addEventListener("click", () => theme(otherTheme()));
 build();

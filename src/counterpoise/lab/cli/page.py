@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..atlas import atlas as atlas_page
+from ..atlas import render_atlas
 from ..files import write_atomic
 from ..workflows import write_html_report
 from .terminal import print_line
@@ -28,5 +28,5 @@ def report(
 
 def atlas(out: Annotated[Path, typer.Option("--out", "-o", help="Path of the page.")] = Path("atlas.html")) -> None:
     """Write the method atlas: a page with sliders that shows how each method treats losses and gradients."""
-    write_atomic(out, atlas_page().encode())
+    write_atomic(out, render_atlas().encode())
     print_line(f"written: {out} (open it in a browser)")
