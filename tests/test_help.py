@@ -16,9 +16,9 @@ def help_text(method: cp.Method) -> str:
     return inspect.getdoc(method.build) or ""
 
 
-def documented_arguments(method: cp.Method) -> dict[str, tuple[str, str]]:
+def documented_arguments(build: type[cp.Balancer]) -> dict[str, tuple[str, str]]:
     """Return the type and the description of each argument in the section `Args:`."""
-    section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", help_text(method), re.DOTALL | re.MULTILINE)
+    section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", inspect.getdoc(build) or "", re.DOTALL | re.MULTILINE)
     assert section is not None
     return {name: (kind, " ".join(text.split())) for name, kind, text in ENTRY.findall(section[1])}
 
@@ -44,11 +44,11 @@ def test_signature_lists_every_argument(method: cp.Method) -> None:
 
 
 def test_docstring_describes_every_argument_in_order(method: cp.Method) -> None:
-    assert list(documented_arguments(method)) == list(parameters(method))
+    assert list(documented_arguments(method.build)) == list(parameters(method))
 
 
 def test_docstring_states_the_default_of_every_argument(method: cp.Method) -> None:
-    documented = documented_arguments(method)
+    documented = documented_arguments(method.build)
     for name, parameter in parameters(method).items():
         kind, text = documented[name]
         if parameter.default is inspect.Parameter.empty:
@@ -61,9 +61,14 @@ def test_docstring_states_the_default_of_every_argument(method: cp.Method) -> No
         assert stated[1] == value or float(stated[1]) == parameter.default, name
 
 
+@pytest.mark.parametrize("base", [cp.Weighting, cp.Aggregation])
+def test_base_classes_describe_their_arguments(base: type[cp.Balancer]) -> None:
+    assert list(documented_arguments(base)) == list(inspect.signature(base).parameters)
+
+
 @pytest.mark.parametrize("space", ["loss", "gradient"])
 def test_common_arguments_have_the_same_description_everywhere(space: str) -> None:
-    descriptions = [documented_arguments(cp.describe(name)) for name in cp.methods(space)]  # type: ignore[arg-type]
+    descriptions = [documented_arguments(cp.describe(name).build) for name in cp.methods(space)]  # type: ignore[arg-type]
     for name in COMMON if space == "loss" else ("passes", "ranks", *COMMON):
         assert len({documented[name] for documented in descriptions}) == 1, name
 

@@ -54,8 +54,10 @@ class AlignedMTL(Aggregation):
         `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
+        >>> import torch
+        >>> import counterpoise as cp
         >>> w = torch.zeros(2, requires_grad=True)
-        >>> balancer = AlignedMTL(2)
+        >>> balancer = cp.AlignedMTL(2)
         >>> _ = balancer.backward([w[0], 3 * w[1]], shared=[w])
         >>> w.grad
         tensor([1., 1.])

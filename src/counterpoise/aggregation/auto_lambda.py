@@ -84,10 +84,12 @@ class AutoLambda(Aggregation):
         `backward` adds the gradients to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
+        >>> import torch
+        >>> import counterpoise as cp
         >>> w = torch.ones(2, requires_grad=True)
         >>> def losses():
         ...     return [(w[0] - 1).square(), (w[1] - 3).square()]
-        >>> balancer = AutoLambda(2, lr=0.01)
+        >>> balancer = cp.AutoLambda(2, lr=0.01)
         >>> _ = balancer.backward(losses(), shared=[w], validation=losses, training=losses)
         >>> balancer.weights, bool(balancer.lam[1] > 0.1)  # the second weight increases
         (tensor([0.1000, 0.1000]), True)

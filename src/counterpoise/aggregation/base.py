@@ -45,6 +45,38 @@ class Aggregation(Balancer):
 
     A subclass holds the state and implements `solve`, which maps a Gram matrix to weights. A method that needs the
     gradients themselves implements `aggregate` instead.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        weighting (Weighting, optional): Loss-space method whose weights multiply the losses before their gradients
+            are compared. `None` weights all losses equally. Default: `None`.
+        heads (str, optional): Gradient of the parameters that are not shared. `"own"` is the gradient of their weighted
+            loss; `"aggregated"` multiplies it by the weight that the method gives the task. Default: `"own"`.
+        passes (str, optional): How task gradients are computed. `"loop"` runs one backward pass per task, `"batched"`
+            one vectorised pass for all; `"auto"` uses a vectorised pass for small shared networks with `features=`,
+            and a loop otherwise. Default: `"auto"`.
+        ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
+            first, `"local"` compares those of each rank. Default: `"exact"`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
+
+    Example:
+        >>> import torch
+        >>> import counterpoise as cp
+        >>> class Mean(cp.Aggregation):
+        ...     def solve(self, gram, context):
+        ...         return torch.full(gram.shape[:-1], 1 / len(self.tasks))
+        >>> w = torch.zeros(2, requires_grad=True)
+        >>> _ = Mean(2).backward([w[0], 3 * w[1]], shared=[w])
+        >>> w.grad
+        tensor([0.5000, 1.5000])
     """
 
     supports_sharding: ClassVar[bool] = True  # whether each rank may hold only a part of every gradient (FSDP)

@@ -56,8 +56,10 @@ class CAGrad(Aggregation):
         `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
+        >>> import torch
+        >>> import counterpoise as cp
         >>> w = torch.zeros(2, requires_grad=True)
-        >>> balancer = CAGrad(2, rescale=False)
+        >>> balancer = cp.CAGrad(2, rescale=False)
         >>> _ = balancer.backward([w[0], w[1]], shared=[w])  # symmetric: (1 + α) times the average
         >>> w.grad
         tensor([0.7000, 0.7000])

@@ -60,8 +60,10 @@ class DBMTL(Aggregation):
         `backward` adds the direction to `.grad` and returns the objective of the weighting, detached.
 
     Example:
+        >>> import torch
+        >>> import counterpoise as cp
         >>> w = torch.ones(2, requires_grad=True)
-        >>> balancer = DBMTL(2, beta=0.0)
+        >>> balancer = cp.DBMTL(2, beta=0.0)
         >>> _ = balancer.backward([w[0], 100 * w[1]], shared=[w])
         >>> w.grad
         tensor([1., 1.])

@@ -61,8 +61,10 @@ class ExcessMTL(Aggregation):
         `backward` adds the gradients to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
+        >>> import torch
+        >>> import counterpoise as cp
         >>> w = torch.ones(2, requires_grad=True)
-        >>> balancer = ExcessMTL(2)
+        >>> balancer = cp.ExcessMTL(2)
         >>> _ = balancer.backward([w[0], 5 * w[1]], shared=[w])
         >>> balancer.weights
         tensor([1., 1.])

@@ -55,8 +55,10 @@ class FairGrad(Aggregation):
         `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
+        >>> import torch
+        >>> import counterpoise as cp
         >>> w = torch.zeros(2, requires_grad=True)
-        >>> balancer = FairGrad(2, alpha=2.0)
+        >>> balancer = cp.FairGrad(2, alpha=2.0)
         >>> _ = balancer.backward([w[0], 4 * w[1]], shared=[w])  # w_i = ‖g_i‖^(−2α/(1+α))
         >>> [round(w, 4) for w in balancer.weights.tolist()]
         [1.0, 0.1575]

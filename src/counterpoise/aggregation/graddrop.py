@@ -65,8 +65,10 @@ class GradDrop(Aggregation):
         `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
+        >>> import torch
+        >>> import counterpoise as cp
         >>> w = torch.zeros(2, requires_grad=True)
-        >>> balancer = GradDrop(2)
+        >>> balancer = cp.GradDrop(2)
         >>> _ = balancer.backward([w[0], w[1] - w[0]], shared=[w])  # gradients (1, 0) and (−1, 1)
         >>> w.grad.abs(), balancer.weights
         (tensor([1., 1.]), None)

@@ -65,8 +65,10 @@ class GradNorm(Aggregation):
         `backward` adds the gradients to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
+        >>> import torch
+        >>> import counterpoise as cp
         >>> w = torch.ones(2, requires_grad=True)
-        >>> balancer = GradNorm(2)
+        >>> balancer = cp.GradNorm(2)
         >>> _ = balancer.backward([w[0], 5 * w[1]], shared=[w])
         >>> [round(x, 3) for x in balancer.task_weights.tolist()]  # less weight for the longer gradient
         [1.025, 0.975]

@@ -58,8 +58,10 @@ class GradNormProxy(Aggregation):
         `backward` adds the gradients to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
+        >>> import torch
+        >>> import counterpoise as cp
         >>> w = torch.ones(2, requires_grad=True)
-        >>> balancer = GradNormProxy(2, every=1)
+        >>> balancer = cp.GradNormProxy(2, every=1)
         >>> _ = balancer.backward([w[0], 3 * w[1]], shared=[w])
         >>> balancer.weights
         tensor([1.8000, 0.2000])

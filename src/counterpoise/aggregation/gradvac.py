@@ -62,8 +62,10 @@ class GradVac(PCGrad):
         `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
+        >>> import torch
+        >>> import counterpoise as cp
         >>> w = torch.zeros(2, requires_grad=True)
-        >>> balancer = GradVac(2)
+        >>> balancer = cp.GradVac(2)
         >>> _ = balancer.backward([w[0], w[1] - w[0]], shared=[w])  # the first step, with φ̂ = 0, is that of PCGrad
         >>> w.grad
         tensor([0.5000, 1.5000])

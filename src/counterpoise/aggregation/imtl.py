@@ -51,7 +51,8 @@ class IMTL(IMTLG):
         `backward` adds the direction to `.grad` and returns the objective of the weighting, detached.
 
     Example:
-        >>> IMTL(2)
+        >>> import counterpoise as cp
+        >>> cp.IMTL(2)
         IMTL(
           task_0, task_1
           (weighting): IMTLL(task_0, task_1)

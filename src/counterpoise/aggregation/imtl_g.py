@@ -53,8 +53,10 @@ class IMTLG(Aggregation):
         `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
+        >>> import torch
+        >>> import counterpoise as cp
         >>> w = torch.zeros(2, requires_grad=True)
-        >>> balancer = IMTLG(2)
+        >>> balancer = cp.IMTLG(2)
         >>> _ = balancer.backward([w[0], 3 * w[1]], shared=[w])
         >>> w.grad
         tensor([0.7500, 0.7500])

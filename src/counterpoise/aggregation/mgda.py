@@ -59,8 +59,10 @@ class MGDA(Aggregation):
         `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
+        >>> import torch
+        >>> import counterpoise as cp
         >>> w = torch.zeros(2, requires_grad=True)
-        >>> balancer = MGDA(2)
+        >>> balancer = cp.MGDA(2)
         >>> _ = balancer.backward([w[0], 2 * w[1]], shared=[w])  # gradients (1, 0) and (0, 2)
         >>> balancer.weights
         tensor([0.8000, 0.2000])

@@ -66,8 +66,10 @@ class MoCo(Aggregation):
         `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
+        >>> import torch
+        >>> import counterpoise as cp
         >>> w = torch.ones(2, requires_grad=True)
-        >>> balancer = MoCo(2)
+        >>> balancer = cp.MoCo(2)
         >>> _ = balancer.backward([w[0], 5 * w[1]], shared=[w])
         >>> [round(x, 3) for x in balancer.lam.tolist()]
         [0.574, 0.426]

@@ -57,8 +57,10 @@ class NashMTL(Aggregation):
         `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
+        >>> import torch
+        >>> import counterpoise as cp
         >>> w = torch.zeros(2, requires_grad=True)
-        >>> balancer = NashMTL(2, max_norm=None)
+        >>> balancer = cp.NashMTL(2, max_norm=None)
         >>> _ = balancer.backward([w[0], 1000 * w[1]], shared=[w])
         >>> w.grad
         tensor([1., 1.])

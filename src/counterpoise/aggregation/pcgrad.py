@@ -61,8 +61,10 @@ class PCGrad(Aggregation):
         `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
+        >>> import torch
+        >>> import counterpoise as cp
         >>> w = torch.zeros(2, requires_grad=True)
-        >>> balancer = PCGrad(2)
+        >>> balancer = cp.PCGrad(2)
         >>> _ = balancer.backward([w[0], w[1] - w[0]], shared=[w])  # gradients (1, 0) and (−1, 1)
         >>> w.grad
         tensor([0.5000, 1.5000])

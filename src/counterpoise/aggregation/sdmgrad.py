@@ -64,8 +64,10 @@ class SDMGrad(Aggregation):
         `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
 
     Example:
+        >>> import torch
+        >>> import counterpoise as cp
         >>> w = torch.zeros(2, requires_grad=True)
-        >>> balancer = SDMGrad(2)
+        >>> balancer = cp.SDMGrad(2)
         >>> _ = balancer.backward([w[0], w[1]], shared=[w])
         >>> w.grad
         tensor([0.5000, 0.5000])

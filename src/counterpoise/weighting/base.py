@@ -24,7 +24,30 @@ from ._objective import Objective
 
 
 class Weighting(Balancer):
-    """Base class of the loss-space methods. A subclass holds the state and implements `weigh`."""
+    """Base class of the loss-space methods. A subclass holds the state and implements `weigh`.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent. This check waits for the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        Calling the balancer returns the objective, a scalar, or one value per replica with `batch_shape`.
+
+    Example:
+        >>> import torch
+        >>> import counterpoise as cp
+        >>> class Largest(cp.Weighting):
+        ...     def weigh(self, losses, learning):
+        ...         weights = (losses == losses.max()).to(losses.dtype)
+        ...         return cp.functional.weighted_sum(weights, losses)
+        >>> Largest(2)(torch.tensor([1.0, 3.0]))
+        tensor(3.)
+    """
 
     linear: ClassVar[bool] = True  # whether the objective is linear in the losses for fixed weights
 

@@ -67,7 +67,9 @@ class BPGS(Weighting):
         Calling the balancer returns :math:`J_{net}`, a scalar, or one value per replica with `batch_shape`.
 
     Example:
-        >>> balancer = BPGS(["seg", "depth"])
+        >>> import torch
+        >>> import counterpoise as cp
+        >>> balancer = cp.BPGS(["seg", "depth"])
         >>> loss = balancer({"seg": torch.tensor(300.0), "depth": torch.tensor(1.0)})
         >>> [round(w, 4) for w in balancer.weights.tolist()]
         [0.0033, 0.9967]

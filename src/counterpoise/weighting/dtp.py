@@ -48,7 +48,9 @@ class DTP(Weighting):
         Calling the balancer returns the weighted sum, a scalar, or one value per replica with `batch_shape`.
 
     Example:
-        >>> balancer = DTP(2)
+        >>> import torch
+        >>> import counterpoise as cp
+        >>> balancer = cp.DTP(2)
         >>> _ = balancer(torch.tensor([1.0, 1.0]), kpis=[0.9, 0.3])
         >>> bool(balancer.weights[1] > balancer.weights[0])
         True

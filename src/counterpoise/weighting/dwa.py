@@ -45,7 +45,9 @@ class DWA(EpochWeighting):
         Calling the balancer returns the weighted sum, a scalar, or one value per replica with `batch_shape`.
 
     Example:
-        >>> balancer = DWA(2)
+        >>> import torch
+        >>> import counterpoise as cp
+        >>> balancer = cp.DWA(2)
         >>> for mean in ([1.0, 1.0], [1.0, 0.5]):
         ...     _ = balancer(torch.tensor(mean))
         ...     balancer.epoch_end()

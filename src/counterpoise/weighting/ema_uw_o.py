@@ -37,7 +37,9 @@ class EMAUWO(Weighting):
         Calling the balancer returns the weighted sum, a scalar, or one value per replica with `batch_shape`.
 
     Example:
-        >>> balancer = EMAUWO(2)
+        >>> import torch
+        >>> import counterpoise as cp
+        >>> balancer = cp.EMAUWO(2)
         >>> _ = balancer(torch.tensor([1.0, 3.0]))
         >>> balancer.weights.tolist()
         [0.75, 0.25]

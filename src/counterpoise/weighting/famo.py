@@ -55,7 +55,9 @@ class FAMO(Weighting):
         Calling the balancer returns :math:`J`, a scalar, or one value per replica with `batch_shape`.
 
     Example:
-        >>> balancer = FAMO(2)
+        >>> import torch
+        >>> import counterpoise as cp
+        >>> balancer = cp.FAMO(2)
         >>> _ = balancer(torch.tensor([1.0, 1.0]))
         >>> balancer.step_end(torch.tensor([0.9, 0.5]))  # the second loss decreased faster: it gets less weight
         >>> _ = balancer(torch.tensor([1.0, 1.0]))

@@ -40,7 +40,9 @@ class GeometricMean(Weighting):
         Calling the balancer returns the geometric mean, a scalar, or one value per replica with `batch_shape`.
 
     Example:
-        >>> GeometricMean(2)(torch.tensor([1.0, 4.0])).item()
+        >>> import torch
+        >>> import counterpoise as cp
+        >>> cp.GeometricMean(2)(torch.tensor([1.0, 4.0])).item()
         2.0
 
     References:

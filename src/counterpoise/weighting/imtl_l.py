@@ -43,7 +43,9 @@ class IMTLL(Weighting):
         Calling the balancer returns :math:`J`, a scalar, or one value per replica with `batch_shape`.
 
     Example:
-        >>> balancer = IMTLL(2)
+        >>> import torch
+        >>> import counterpoise as cp
+        >>> balancer = cp.IMTLL(2)
         >>> balancer(torch.tensor([1.0, 3.0])).item()
         4.0
 

@@ -44,7 +44,9 @@ class Kendall(Weighting):
         Calling the balancer returns :math:`J`, a scalar, or one value per replica with `batch_shape`.
 
     Example:
-        >>> balancer = Kendall(2)
+        >>> import torch
+        >>> import counterpoise as cp
+        >>> balancer = cp.Kendall(2)
         >>> balancer(torch.tensor([1.0, 3.0])).item()
         2.0
 

@@ -41,7 +41,9 @@ class KendallL1(Kendall):
         Calling the balancer returns :math:`J`, a scalar, or one value per replica with `batch_shape`.
 
     Example:
-        >>> balancer = KendallL1(2)
+        >>> import torch
+        >>> import counterpoise as cp
+        >>> balancer = cp.KendallL1(2)
         >>> balancer(torch.tensor([1.0, 3.0])).item()
         2.0
 

@@ -44,7 +44,9 @@ class RLW(Weighting):
         Calling the balancer returns the weighted sum, a scalar, or one value per replica with `batch_shape`.
 
     Example:
-        >>> a, b = RLW(3, seed=7), RLW(3, seed=7)
+        >>> import torch
+        >>> import counterpoise as cp
+        >>> a, b = cp.RLW(3, seed=7), cp.RLW(3, seed=7)
         >>> losses = torch.ones(3)
         >>> bool(a(losses) == b(losses)), torch.equal(a.weights, b.weights)
         (True, True)

@@ -34,7 +34,9 @@ class Static(Weighting):
         Calling the balancer returns the weighted sum, a scalar, or one value per replica with `batch_shape`.
 
     Example:
-        >>> balancer = Static(["seg", "depth"], weights=[1.0, 0.5])
+        >>> import torch
+        >>> import counterpoise as cp
+        >>> balancer = cp.Static(["seg", "depth"], weights=[1.0, 0.5])
         >>> balancer({"seg": torch.tensor(2.0), "depth": torch.tensor(4.0)})
         tensor(4.)
     """

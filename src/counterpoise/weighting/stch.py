@@ -47,7 +47,9 @@ class STCH(EpochWeighting):
         Calling the balancer returns :math:`J`, a scalar, or one value per replica with `batch_shape`.
 
     Example:
-        >>> balancer = STCH(2, warmup=0)
+        >>> import torch
+        >>> import counterpoise as cp
+        >>> balancer = cp.STCH(2, warmup=0)
         >>> _ = balancer(torch.tensor([1.0, 4.0]))
         >>> balancer.epoch_end()
         >>> _ = balancer(torch.tensor([1.0, 2.0]))

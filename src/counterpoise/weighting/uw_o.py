@@ -41,7 +41,9 @@ class UWO(Weighting):
         Calling the balancer returns :math:`J`, a scalar, or one value per replica with `batch_shape`.
 
     Example:
-        >>> balancer = UWO(2)
+        >>> import torch
+        >>> import counterpoise as cp
+        >>> balancer = cp.UWO(2)
         >>> balancer(torch.tensor([2.0, 4.0])).item(), balancer.weights.tolist()
         (2.0, [0.5, 0.25])
 

@@ -39,7 +39,9 @@ class UWSO(Weighting):
         Calling the balancer returns the weighted sum, a scalar, or one value per replica with `batch_shape`.
 
     Example:
-        >>> balancer = UWSO(2)
+        >>> import torch
+        >>> import counterpoise as cp
+        >>> balancer = cp.UWSO(2)
         >>> _ = balancer(torch.tensor([2.0, 2.0]))
         >>> balancer.weights.tolist()
         [0.5, 0.5]
