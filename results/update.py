@@ -52,8 +52,8 @@ def recorded_texts(folder: str) -> dict[Path, str]:
 def keep_last_digits(text: str, path: Path) -> str:
     """Return a text with the numbers of the file, where these differ only in the last digit.
 
-    The tables of Yeast and RF1 were written from the runs. Their recorded scores are rounded, so that means computed from
-    them may differ in the third decimal.
+    The tables of Yeast and RF1 were written from the runs. Their recorded scores are rounded, so that means computed
+    from them may differ in the third decimal.
     """
     old = NUMBER.findall(path.read_text()) if path.is_file() else []
     new = NUMBER.findall(text)

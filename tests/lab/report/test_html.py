@@ -1,4 +1,4 @@
-"""The page, looked at in a browser: loads from disk, hides nothing, toggles, fits, and says what it could not use."""
+"""The page in a browser: it opens from disk, draws all figures, fits the window, and lists what it could not use."""
 
 import json
 import re
@@ -17,12 +17,12 @@ from counterpoise.lab.data.visualisation import PREDICTED, TRUTH
 from counterpoise.lab.engine import Store, spec
 from counterpoise.lab.report import collect_runs, write_page
 from counterpoise.lab.report.figures.spec import FigureSpec
-from counterpoise.lab.report.html import ORDER
-from counterpoise.lab.report.run_collection import report_variants, seeds_to_report
+from counterpoise.lab.report.html_ledger import VERDICT_ORDER
+from counterpoise.lab.report.variants import report_variants, seeds_to_report
 from counterpoise.lab.studies import STUDIES, Study
 from counterpoise.lab.studies.dense import on_synthetic_rooms
 
-EVIL = "<script>alert('x')</script>&\"<b>"
+MARKUP = "<script>alert('x')</script>&\"<b>"
 TASKS = ("seg", "depth", "normals")
 
 
@@ -34,35 +34,33 @@ def finish(store: Store, study: Study, seeds: tuple[int, ...], tasks: tuple[str,
     return len(cells)
 
 
-def blank(drawing: FigureSpec, path: Path) -> list[Path]:
-    """Instead of matplotlib, which takes a second for each figure and is tested elsewhere."""
+def write_empty_files(spec: FigureSpec, path: Path) -> None:
+    """Replaces matplotlib, which takes a second per figure and is tested in test_figures."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    written = [path.with_name(f"{path.name}{suffix}") for suffix in (".png", ".pdf")]
-    for file in written:
-        file.touch()
-    return written
+    for suffix in (".png", ".pdf"):
+        path.with_name(f"{path.name}{suffix}").touch()
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two studies of the paper, one on small scenes, and trouble; and the page that is made of them."""
+    """Runs of two studies of the paper and of one on small scenes, some of them damaged, and their page."""
     root = tmp_path_factory.mktemp("page")
     store = Store(root / "runs")
-    finish(store, STUDIES["rescaling"], (42, 43, 44), ("a", EVIL))
+    finish(store, STUDIES["rescaling"], (42, 43, 44), ("a", MARKUP))
     finish(store, STUDIES["scale-stress"], STUDIES["scale-stress"].seeds, ("a", "b"))
     small = on_synthetic_rooms(STUDIES["nyuv2"], small=True)
     finish(store, small, (42, 43), TASKS, pictures=True)
     runs = [cell.run for cell in STUDIES["rescaling"].grid(seeds=[42])]
     (store.folder(runs[0]) / "history.json").write_text("[]")  # damaged
     (store.folder(runs[1]) / "result.json").unlink()  # partial
-    store.write_circumstances(runs[2], {"machine": EVIL, "torch": "2", "seconds": 3.0})
+    store.write_circumstances(runs[2], {"machine": MARKUP, "torch": "2", "seconds": 3.0})
     store.save_progress("rescaling", "abc", 7, 0.5)
-    strange = root / "runs" / f"x{EVIL.replace('/', '')}"
-    strange.mkdir()
-    (strange / "notes.txt").write_text("not ours")
+    foreign = root / "runs" / f"x{MARKUP.replace('/', '')}"
+    foreign.mkdir()
+    (foreign / "notes.txt").write_text("not ours")
     out = root / "out"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("counterpoise.lab.report.figures.render_matplotlib.save_figure", blank)
+        patch.setattr("counterpoise.lab.report.figures.render_matplotlib.save_figure", write_empty_files)
         call = CliRunner().invoke(app, ["report", str(root / "runs"), str(root / "nowhere"), "-o", str(out)])
     assert call.exit_code == 0, call.output
     return root, out
@@ -73,7 +71,7 @@ def html(made: tuple[Path, Path]) -> str:
     return (made[1] / "index.html").read_text()
 
 
-def test_the_page_opens_from_disk_and_every_figure_is_drawn(made: tuple[Path, Path], open_page: Open) -> None:
+def test_page_opens_from_disk_and_draws_every_figure(made: tuple[Path, Path], open_page: Open) -> None:
     page = open_page(made[1] / "index.html")
     plots = page.locator(".plot")
     assert plots.count() > 20
@@ -85,15 +83,13 @@ def test_the_page_opens_from_disk_and_every_figure_is_drawn(made: tuple[Path, Pa
     assert page.locator("img:not([alt]), .plot:not([aria-label])").count() == 0
 
 
-def test_the_ledger_has_a_row_for_each_claim_and_what_failed_comes_first(
-    made: tuple[Path, Path], open_page: Open
-) -> None:
+def test_ledger_has_a_row_per_claim_and_failures_come_first(made: tuple[Path, Path], open_page: Open) -> None:
     page = open_page(made[1] / "index.html")
     claims = [claim.text for name in ("rescaling", "scale-stress") for claim in STUDIES[name].claims]
     rows = page.locator(".ledger tbody tr")
     assert rows.count() == len(claims)
     verdicts = [rows.nth(i).get_attribute("data-verdict") or "" for i in range(rows.count())]
-    places = [ORDER.index(verdict) for verdict in verdicts]
+    places = [VERDICT_ORDER.index(verdict) for verdict in verdicts]
     titles = [STUDIES[name].title for name in ("rescaling", "scale-stress")]
     studies = [titles.index(rows.nth(i).locator("a").inner_text()) for i in range(rows.count())]
     assert list(zip(places, studies, strict=True)) == sorted(zip(places, studies, strict=True))
@@ -104,7 +100,7 @@ def test_the_ledger_has_a_row_for_each_claim_and_what_failed_comes_first(
     assert page.locator(".ledger tbody tr:visible").count() == len(claims) - verdicts.count(verdicts[0])
 
 
-def test_a_legend_toggles_its_curves_in_all_panels(made: tuple[Path, Path], open_page: Open) -> None:
+def test_legend_toggles_curves_in_all_panels(made: tuple[Path, Path], open_page: Open) -> None:
     page = open_page(made[1] / "index.html")
     figure = page.locator("figure[data-name='stress']")
     figure.scroll_into_view_if_needed()
@@ -130,18 +126,20 @@ def test_no_layout_overflows(made: tuple[Path, Path], open_page: Open, width: in
     assert page.evaluate("document.documentElement.dataset.theme") == colours
 
 
-def test_the_button_turns_the_light_on_and_off(made: tuple[Path, Path], open_page: Open) -> None:
+def test_button_switches_the_theme(made: tuple[Path, Path], open_page: Open) -> None:
     page = open_page(made[1] / "index.html", colours="dark")
-    ground = "getComputedStyle(document.body).backgroundColor"
-    dark = page.evaluate(ground)
+    background = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(background)
     page.click("#theme")
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
-    assert page.evaluate(ground) != dark
+    assert page.evaluate(background) != dark
     page.click("#theme")
-    assert page.evaluate(ground) == dark
+    assert page.evaluate(background) == dark
 
 
-def test_it_prints_in_light_with_everything_on_paper(made: tuple[Path, Path], open_page: Open, tmp_path: Path) -> None:
+def test_printing_uses_the_light_theme_and_draws_everything(
+    made: tuple[Path, Path], open_page: Open, tmp_path: Path
+) -> None:
     page = open_page(made[1] / "index.html", colours="dark")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
@@ -154,7 +152,7 @@ def test_it_prints_in_light_with_everything_on_paper(made: tuple[Path, Path], op
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_what_could_not_be_used_is_listed(made: tuple[Path, Path]) -> None:
+def test_problems_are_listed(made: tuple[Path, Path]) -> None:
     found = collect_runs([made[0] / "runs", made[0] / "nowhere"])
     kinds = sorted(problem.kind for problem in found.problems)
     assert kinds == ["damaged", "foreign", "missing", "partial", "partial"]
@@ -163,10 +161,10 @@ def test_what_could_not_be_used_is_listed(made: tuple[Path, Path]) -> None:
     text = (made[1] / "index.html").read_text()
     assert text.count("<td>partial</td>") == 2
     damaged = next(Path(problem.path) for problem in found.problems if problem.kind == "damaged")
-    assert (damaged / "history.json").read_text() == "[]"  # nothing is mended or removed
+    assert (damaged / "history.json").read_text() == "[]"  # unchanged
 
 
-def test_nothing_from_outside_is_markup(html: str) -> None:
+def test_text_from_files_is_escaped(html: str) -> None:
     assert "alert(" in html
     assert "<script>alert" not in html
     assert "&lt;script&gt;alert" in html
@@ -176,46 +174,67 @@ def test_nothing_from_outside_is_markup(html: str) -> None:
         assert set(json.loads(island)) == {"data", "layout"}
 
 
-def test_figures_are_what_plotly_accepts(html: str) -> None:
+def panels(html: str, name: str) -> list[str]:
+    """Return the JSON of the panels of a figure."""
+    (figure,) = re.findall(rf'<figure class="figure" data-name="{name}">(.*?)</figure>', html, flags=re.DOTALL)
+    return re.findall(r'<script type="application/json">(.*?)</script>', figure, flags=re.DOTALL)
+
+
+def test_plotly_accepts_the_figures_and_each_has_data(html: str) -> None:
     from plotly.graph_objects import Figure
 
     islands = re.findall(r'<script type="application/json">(.*?)</script>', html, flags=re.DOTALL)
+    assert len(islands) > 20
     for island in islands[::5]:
-        Figure(json.loads(island.replace('"ink"', '"#000000"')))
+        figure = Figure(json.loads(island.replace('"ink"', '"#000000"')))
+        assert figure.data
+        for trace in figure.data:
+            values = trace.z if trace.type == "heatmap" else trace.y
+            assert any(value is not None for value in values)
 
 
-def test_the_page_is_small_and_asks_for_nothing(html: str) -> None:
+def test_each_panel_of_a_figure_shows_every_method(html: str) -> None:
+    found = panels(html, "stress")
+    assert len(found) == 4
+    for place, panel in enumerate(found):
+        study = STUDIES["scale-stress" if place % 2 == 0 else "rescaling"]
+        curves = [trace for trace in json.loads(panel)["data"] if trace["mode"] == "lines+markers"]
+        assert [trace["name"] for trace in curves] == list(study.methods)
+        assert {len(trace["x"]) for trace in curves} == {4}  # the scale factors
+
+
+def test_page_is_small_and_self_contained(html: str) -> None:
     assert len(html.encode()) < 15 * 2**20
     own = html[: html.index("plotly.js v")]
     assert not re.findall(r"(?:src|href)=\"(?:https?:)?//", own)
-    assert html.count("plotly.js v") <= 2  # inlined once
+    assert html.count("plotly.js v") <= 2  # included once
 
 
-def test_files_lie_beside_the_page(made: tuple[Path, Path], html: str) -> None:
+def test_linked_files_exist(made: tuple[Path, Path], html: str) -> None:
     links = set(re.findall(r'href="([^"#][^":]*\.(?:png|pdf|csv|md|tex))"', html))
     assert len(links) > 30
     assert all((made[1] / link).is_file() for link in links)
     assert {"tables/rescaling.tex", "figures/stress.pdf", "runs/rescaling.csv"} <= links
 
 
-def test_pictures_and_runs_are_on_the_page(html: str) -> None:
-    assert html.count('src="data:image/webp;base64,') == 1 + 6  # what is true, and six methods
+def test_page_contains_predictions_and_run_details(html: str) -> None:
+    assert html.count('src="data:image/webp;base64,') == 1 + 6  # ground truth and six methods
     assert "BPGS, seed 42: segmentation, depth, surface normals of four held-out images" in html
     assert "theta_gain" not in html
     assert "network_clip = 10" in html
 
 
-def test_recorded_scores_are_shown_and_left_out_where_their_runs_are_here(
+def test_recorded_scores_are_shown_unless_their_runs_are_collected(
     made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("counterpoise.lab.report.figures.render_matplotlib.save_figure", blank)
+    monkeypatch.setattr("counterpoise.lab.report.figures.render_matplotlib.save_figure", write_empty_files)
     recorded = tmp_path / "recorded"
     shutil.copytree(made[1] / "runs", recorded / "runs")
     (recorded / "runs" / "other.csv").write_text("a,b\n1,2\n")
     (recorded / "runs" / "yeast.csv").write_text("a,b\n1,2\n")
     alone = collect_runs([recorded])
     assert [problem.reason[:40] for problem in alone.problems] == [
-        "'other' is no study: expected scores nam",
+        "'other' is not a study: name the file aft",
         "expected the scores of yeast, found no c",
     ]
     (variant,) = report_variants(alone)
@@ -226,18 +245,18 @@ def test_recorded_scores_are_shown_and_left_out_where_their_runs_are_here(
     assert "recorded in recorded" in written[0].read_text()
 
 
-def test_a_run_that_stands_in_two_tables_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoise.lab.report.figures.render_matplotlib.save_figure", blank)
+def test_run_in_two_tables_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterpoise.lab.report.figures.render_matplotlib.save_figure", write_empty_files)
     store, study = Store(tmp_path / "runs"), on_synthetic_rooms(STUDIES["nyuv2"], small=True)
     count = finish(store, study, (42, 43), TASKS)
     (own,) = [cell for cell in study.grid(seeds=[42]) if (cell.method, cell.condition.key) == ("FAMO", "beyond")]
     store.finish(own.run, *fake_run(own.run, TASKS))
     html = write_page(collect_runs([tmp_path / "runs"]), tmp_path / "out")[0].read_text()
-    assert html.count(f"{count + 1} runs") == 2  # of the page, and of its one study
-    assert re.search(r"Static · beyond <span[^>]*>1 run<", html)  # the one that its table borrows
+    assert html.count(f"{count + 1} runs") == 2  # of the page and of its only study
+    assert re.search(r"Static · beyond <span[^>]*>1 run<", html)  # the table borrows one run
 
 
-def test_a_shortened_study_is_not_compared_with_the_paper(tmp_path: Path) -> None:
+def test_shortened_study_is_not_compared_with_the_paper(tmp_path: Path) -> None:
     store, study = Store(tmp_path), STUDIES["scale-stress"]
     for cell in study.grid(seeds=[42], epochs=2):
         store.finish(cell.run, *fake_run(cell.run, ("a", "b")))
@@ -249,7 +268,9 @@ def test_a_shortened_study_is_not_compared_with_the_paper(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("study", "epochs"), [("scale-stress", 2), ("yeast", 2)])
-def test_nor_are_recorded_scores_of_one(study: str, epochs: int, tmp_path: Path) -> None:
+def test_recorded_scores_of_a_shortened_study_are_not_compared_with_the_paper(
+    study: str, epochs: int, tmp_path: Path
+) -> None:
     (tmp_path / "runs").mkdir()
     rows = {"method": ["BPGS"], "condition": [STUDIES[study].conditions[0].key], "seed": [42], "lr": [0.1]}
     for count, short in ((STUDIES[study].schedule.epochs, False), (epochs, True)):
@@ -260,20 +281,20 @@ def test_nor_are_recorded_scores_of_one(study: str, epochs: int, tmp_path: Path)
         assert bool(variant.studies[0].claims) is not short
 
 
-def test_a_run_that_no_study_has_is_foreign(tmp_path: Path) -> None:
+def test_run_outside_every_grid_is_foreign(tmp_path: Path) -> None:
     cell = next(STUDIES["scale-stress"].grid(seeds=[42]))
     other = replace(cell.run, model=spec("mlp", hidden=7))
-    strange = replace(cell.run, study="strange")
-    for run in (other, cell.run, strange):
+    unknown = replace(cell.run, study="unknown")
+    for run in (other, cell.run, unknown):
         Store(tmp_path).finish(run, *fake_run(run, ("a", "b")))
     found = collect_runs([tmp_path])
     assert len(report_variants(found)) == 1
     reasons = " ".join(problem.reason for problem in found.problems)
     assert "not in the grid of scale-stress as it is now" in reasons
-    assert "belongs to the study 'strange', which is not known here" in reasons
+    assert "belongs to the unknown study 'unknown'" in reasons
 
 
-def test_seeds_are_the_papers_the_ten_and_all() -> None:
+def test_reported_seeds_are_the_papers_the_ten_and_all() -> None:
     def sets(name: str, seeds: range) -> list[tuple[int, ...]]:
         return seeds_to_report(STUDIES[name], pd.DataFrame({"seed": list(seeds)}))
 
@@ -285,7 +306,7 @@ def test_seeds_are_the_papers_the_ten_and_all() -> None:
     assert sets("rescaling", range(42, 82)) == [(42, 43, 44), ten, tuple(range(42, 82))]
 
 
-def test_nothing_to_show_is_an_error(tmp_path: Path) -> None:
+def test_report_without_runs_is_an_error(tmp_path: Path) -> None:
     call = CliRunner().invoke(app, ["report", str(tmp_path), "-o", str(tmp_path / "out")], env={"COLUMNS": "200"})
     assert call.exit_code == 2
     assert "no run of Counterpoise" in call.output

@@ -1,4 +1,4 @@
-"""Tables in LaTeX: well-formed whatever they say; compiled where there is a LaTeX."""
+"""LaTeX tables are well-formed for any text, and compile where LaTeX is installed."""
 
 import re
 import shutil
@@ -22,7 +22,7 @@ def written(study: Study) -> str:
 
 
 @pytest.mark.parametrize("study", TABLED, ids=lambda study: study.name)
-def test_every_row_has_a_cell_for_each_head(study: Study) -> None:
+def test_rows_have_a_cell_per_head(study: Study) -> None:
     text = written(study)
     assert text.isascii()
     for block in text.split("\n\n"):
@@ -33,7 +33,7 @@ def test_every_row_has_a_cell_for_each_head(study: Study) -> None:
         assert [line for line in block.splitlines() if "rule" in line] == [r"\toprule", r"\midrule", r"\bottomrule"]
 
 
-def test_the_best_is_bold_and_the_papers_row_is_below() -> None:
+def test_best_cell_is_bold_and_paper_row_follows() -> None:
     lines = latex.tables(
         STUDIES["rescaling"],
         tables.table_entries(STUDIES["rescaling"], frame(STUDIES["rescaling"]), (42, 43, 44)),
@@ -46,15 +46,15 @@ def test_the_best_is_bold_and_the_papers_row_is_below() -> None:
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_escaped(text: str) -> None:
-    found = latex.escape(text)
-    assert found.isascii()
-    bare = re.sub(r"\\[a-z]+\{\}|\$[^$]*\$|\\[{}&%$#_]", "", found)
+def test_escape_handles_any_text(text: str) -> None:
+    escaped = latex.escape(text)
+    assert escaped.isascii()
+    bare = re.sub(r"\\[a-z]+\{\}|\$[^$]*\$|\\[{}&%$#_]", "", escaped)
     assert not set(bare) & set("\\{}&%$#_~^")
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs LaTeX")
-def test_all_tables_compile(tmp_path: Path) -> None:
+def test_tables_compile(tmp_path: Path) -> None:
     for study in TABLED:
         (tmp_path / f"{study.name}.tex").write_text(written(study))
     names = ("a & b", "50 % of_it", "x#1 {~^}", "τ × ½, θ ÷ 10 → ℓ1 ≤ σ²")

@@ -1,35 +1,56 @@
-"""What is recorded under results/nyuv2: whole run folders, and tables that are theirs."""
+"""The recorded results: archives are complete, and the Markdown files follow from them."""
 
-import json
+import importlib.util
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from helpers.paths import ROOT
 
-from counterpoise.lab.engine import Store
-from counterpoise.lab.engine.store import read_run_folder
-from counterpoise.lab.report import Report, machine_table
-from counterpoise.lab.report.run_collection import seeds_to_report
-from counterpoise.lab.studies import find_study
+from counterpoise.lab.data.visualisation import PREDICTED
+from counterpoise.lab.engine.archive import SUFFIX, ArchivedRun, read_archive
 
-RECORDED = ROOT / "results" / "nyuv2"
-STUDIES = sorted(path.name for path in RECORDED.iterdir() if path.is_dir() and path.name != "report")
+RESULTS = ROOT / "results"
+ARCHIVES = sorted(RESULTS.rglob(f"*{SUFFIX}"))
+FOLDERS = ("synthetic", "synthetic/forty", "beyond", "tabular", "tabular/seventeen", "nyuv2")
 
 
-@pytest.mark.parametrize("folder", sorted(RECORDED.glob("nyuv2*/*")), ids=lambda folder: folder.name)
-def test_a_run_is_whole_and_holds_no_photograph(folder: Path) -> None:
-    description, result = read_run_folder(folder)
-    assert f'"study":"{folder.parent.name}"' in description
-    assert result["metrics"]["miou"] > 0
-    history = json.loads((folder / "history.json").read_text())
-    assert all(weight > 0 for epoch in history for weight in epoch["weight"])  # no task was left out
-    assert not (folder / "truth.webp").exists()
+@pytest.fixture(scope="module")
+def update() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("update", RESULTS / "update.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def test_the_report_was_written_from_these_runs(tmp_path: Path) -> None:
-    Report([find_study(name) for name in STUDIES], Store(RECORDED), device="cuda", choose_seed_sets=seeds_to_report).write_texts(tmp_path)
-    for file in [file for file in (RECORDED / "report").rglob("*") if file.suffix in (".csv", ".md")]:
-        assert file.read_text() == (tmp_path / file.relative_to(RECORDED / "report")).read_text(), file.name
-    made = machine_table(RECORDED, STUDIES)
-    assert (RECORDED / "made.md").read_text() == made
-    assert made.splitlines()[-1][:-1] in (RECORDED.parent / "README.md").read_text()  # the minutes
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda archive: archive.name)
+def test_archived_runs_are_complete_and_hold_no_photograph(archive: Path) -> None:
+    runs = list(read_archive(archive))
+    assert runs
+    for run in runs:
+        assert isinstance(run, ArchivedRun), run
+        assert f'"study":"{archive.name.removesuffix(SUFFIX)}"' in run.description
+        assert run.result["metrics"]["miou"] > 0
+        assert all(weight > 0 for epoch in run.history() for weight in epoch["weight"])  # no task was ignored
+        assert run.circumstances["machine"] == "NVIDIA H200"
+        assert set(run.pictures) <= {PREDICTED}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_markdown_files_follow_from_the_recorded_runs(folder: str, update: ModuleType) -> None:
+    assert update.FOLDERS == FOLDERS
+    for path, text in update.recorded_texts(folder).items():
+        assert path.read_text() == text, f"{path.relative_to(ROOT)} is outdated: run python results/update.py"
+
+
+def test_readme_states_the_busy_time_of_the_machine_table() -> None:
+    *_, last = (RESULTS / "nyuv2" / "machines.md").read_text().splitlines()
+    assert last.removesuffix(".") in (RESULTS / "README.md").read_text()
+
+
+def test_results_stay_small() -> None:
+    files = [path for path in RESULTS.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert len(files) <= 60
+    assert sum(path.stat().st_size for path in files) <= 4 * 2**20

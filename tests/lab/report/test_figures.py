@@ -1,0 +1,99 @@
+"""Figures rendered by matplotlib and plotly show the data of their specification."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from PIL import Image
+
+from counterpoise.lab.report.figures import scores
+from counterpoise.lab.report.figures.render_matplotlib import figure_paths, render, save_figure
+from counterpoise.lab.report.figures.render_plotly import plotly_figure, plotly_panels
+from counterpoise.lab.report.figures.spec import (
+    Axis,
+    Bars,
+    FigureSpec,
+    Heatmap,
+    Line,
+    Mark,
+    MarkStyle,
+    Panel,
+    Points,
+    ReferenceLine,
+    TextLabel,
+)
+from counterpoise.lab.studies import STUDIES
+
+from .test_report import frame
+
+BLUE = MarkStyle("#0072B2")
+MARKS: dict[str, Mark] = {
+    "line": Line("a", [0, 1, 2], [0.2, 0.8, 0.5], BLUE, [0.1, 0.7, 0.4], [0.3, 0.9, 0.6]),
+    "points": Points("a", [0, 1, 2], [0.2, 0.8, 0.5], BLUE, low=[0.1, 0.7, 0.4], high=[0.3, 0.9, 0.6]),
+    "bars": Bars("a", [0, 1], [0.4, 0.8], BLUE, 0.7, [0.3, 0.7], [0.5, 0.9]),
+    "reference line": ReferenceLine(0.5, "horizontal", "bound", emphasised=True),
+    "text": TextLabel(1, 0.5, "text", bold=True),
+    "heat map": Heatmap(np.array([[0.0, 1.0]]), [["low", "high"]]),
+}
+
+
+def figure_with(*marks: Mark) -> FigureSpec:
+    return FigureSpec("", "", [Panel(marks, "", Axis(limits=(-0.5, 2.5)), Axis(limits=(-0.5, 1.5)))], size=(2, 2))
+
+
+def pixels(spec: FigureSpec) -> np.ndarray:
+    canvas = FigureCanvasAgg(render(spec))
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba()).copy()
+
+
+@pytest.mark.parametrize("name", MARKS)
+def test_matplotlib_draws_each_kind_of_mark(name: str) -> None:
+    empty, drawn = pixels(figure_with()), pixels(figure_with(MARKS[name]))
+    assert drawn.std() > 0
+    assert empty.shape != drawn.shape or (empty != drawn).any(-1).sum() > 50
+
+
+def test_matplotlib_draws_a_curve_per_method_and_one_legend() -> None:
+    study = STUDIES["rescaling"]
+    spec = scores.curves(study, frame(study, noise=0.01))
+    figure = render(spec)
+    visible = [axis for axis in figure.axes if axis.get_visible()]
+    assert len(visible) == len(spec.panels)
+    assert all(len(axis.lines) == len(study.methods) for axis in visible)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == list(study.methods) == list(spec.legend())
+
+
+def test_files_are_an_image_of_the_figure_and_a_pdf(tmp_path: Path) -> None:
+    spec = figure_with(MARKS["line"], MARKS["text"])
+    save_figure(spec, tmp_path / "figure")
+    png, pdf = figure_paths(tmp_path / "figure")
+    image = np.asarray(Image.open(png).convert("RGB"))
+    assert image.shape == (400, 400, 3)  # 2 inches at 200 dpi
+    assert ((image[..., 2].astype(int) - image[..., 0]) > 80).sum() > 100  # blue pixels of the line
+    assert pdf.read_bytes().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize("name", MARKS)
+def test_plotly_has_a_trace_shape_or_annotation_for_each_kind_of_mark(name: str) -> None:
+    empty, drawn = (plotly_figure(figure_with(*marks).panels[0]) for marks in ((), (MARKS[name],)))
+    count = {figure["layout"]["xaxis"]["range"][0]: figure for figure in (empty, drawn)}
+    assert list(count) == [-0.5]
+    sizes = [
+        len(figure["data"]) + len(figure["layout"]["shapes"]) + len(figure["layout"]["annotations"])
+        for figure in (empty, drawn)
+    ]
+    assert sizes[0] == 0
+    assert sizes[1] == (2 if name in ("line", "reference line") else 1)  # a band, a label
+
+
+def test_plotly_panels_share_their_range_within_a_row() -> None:
+    study = STUDIES["rescaling"]
+    spec = scores.curves(study, frame(study, noise=0.01))
+    panels = plotly_panels(spec)
+    ranges = [tuple(panel.figure["layout"]["yaxis"]["range"]) for panel in panels]
+    assert len(ranges) == len(spec.panels)
+    for row in range(0, len(ranges), spec.columns):
+        assert len(set(ranges[row : row + spec.columns])) == 1
