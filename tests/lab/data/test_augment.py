@@ -1,4 +1,4 @@
-"""Crops and flips of a whole batch are those of one image after another."""
+"""Crops and flips of a batch equal those of single images."""
 
 import torch
 from hypothesis import given, settings
@@ -23,22 +23,22 @@ def random_images(height: int, width: int, count: int = 6) -> Images:
 
 
 def one_by_one(images: Images, seed: int, epoch: int) -> list[Batch]:
-    """The same draws, by slicing and F.interpolate."""
-    draws, size = draw_augmentation(images, seed=seed, loader_seed=seed, epoch=epoch), images.size
+    """Augment single images by slicing and F.interpolate."""
+    plan, size = draw_augmentation(images, seed=seed, loader_seed=seed, epoch=epoch), images.size
     found = []
-    for i, number in enumerate(draws.order.tolist()):
-        top, left = int(draws.top[i]), int(draws.left[i])
-        rows, columns = slice(top, top + int(draws.height[i])), slice(left, left + int(draws.width[i]))
+    for i, number in enumerate(plan.order.tolist()):
+        top, left = int(plan.top[i]), int(plan.left[i])
+        rows, columns = slice(top, top + int(plan.height[i])), slice(left, left + int(plan.width[i]))
 
-        def stretched(plane: Tensor, mode: str, rows: slice = rows, columns: slice = columns) -> Tensor:
+        def resized(plane: Tensor, mode: str, rows: slice = rows, columns: slice = columns) -> Tensor:
             smooth = {"align_corners": False} if mode == "bilinear" else {}
             return F.interpolate(plane[None, :, rows, columns].float(), size, mode=mode, **smooth)[0]
 
-        rgb = stretched(images.rgb[number].permute(2, 0, 1), "bilinear") / 255
-        normals = stretched(images.normals[number].permute(2, 0, 1), "bilinear")
-        depth = stretched(images.depth[number][None], "nearest") / draws.scale[i]
-        label = stretched(images.label[number][None], "nearest")[0].long()
-        if draws.flip[i]:
+        rgb = resized(images.rgb[number].permute(2, 0, 1), "bilinear") / 255
+        normals = resized(images.normals[number].permute(2, 0, 1), "bilinear")
+        depth = resized(images.depth[number][None], "nearest") / plan.scale[i]
+        label = resized(images.label[number][None], "nearest")[0].long()
+        if plan.flip[i]:
             rgb, normals, depth, label = (plane.flip(-1) for plane in (rgb, normals, depth, label))
             normals[0] *= -1
         found.append(Batch(rgb, label, depth, F.normalize(normals, dim=0)))
@@ -47,17 +47,17 @@ def one_by_one(images: Images, seed: int, epoch: int) -> list[Batch]:
 
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from([(48, 72), (45, 50), (32, 33)]), st.integers(0, 1000), st.integers(0, 50))
-def test_a_batch_is_what_single_images_give(size: tuple[int, int], seed: int, epoch: int) -> None:
+def test_batch_equals_single_images(size: tuple[int, int], seed: int, epoch: int) -> None:
     images = random_images(*size)
-    together = augment_batch(images, draw_augmentation(images, seed=seed, loader_seed=seed, epoch=epoch))
+    batch = augment_batch(images, draw_augmentation(images, seed=seed, loader_seed=seed, epoch=epoch))
     for i, single in enumerate(one_by_one(images, seed, epoch)):
-        assert torch.equal(together.label[i], single.label)
-        torch.testing.assert_close(together.depth[i], single.depth)
-        torch.testing.assert_close(together.rgb[i], single.rgb, atol=1e-5, rtol=0)
-        torch.testing.assert_close(together.normals[i], single.normals, atol=2e-3, rtol=0)
+        assert torch.equal(batch.label[i], single.label)
+        torch.testing.assert_close(batch.depth[i], single.depth)
+        torch.testing.assert_close(batch.rgb[i], single.rgb, atol=1e-5, rtol=0)
+        torch.testing.assert_close(batch.normals[i], single.normals, atol=2e-3, rtol=0)
 
 
-def test_draws_follow_from_seeds_and_epoch_alone() -> None:
+def test_augmentation_depends_on_seeds_and_epoch_only() -> None:
     images = random_images(48, 64)
     first, again = (draw_augmentation(images, seed=1, loader_seed=7, epoch=3) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(vars(first).values(), vars(again).values(), strict=True))
@@ -70,18 +70,18 @@ def test_draws_follow_from_seeds_and_epoch_alone() -> None:
     )
 
 
-def test_every_scale_every_offset_and_both_sides_are_drawn() -> None:
+def test_all_scales_offsets_and_flips_occur() -> None:
     images = random_images(12, 16)
-    draws = [draw_augmentation(images, seed=0, loader_seed=0, epoch=epoch) for epoch in range(300)]
-    scale, top, flip = (torch.cat([getattr(d, name) for d in draws]) for name in ("scale", "top", "flip"))
+    plans = [draw_augmentation(images, seed=0, loader_seed=0, epoch=epoch) for epoch in range(300)]
+    scale, top, flip = (torch.cat([getattr(d, name) for d in plans]) for name in ("scale", "top", "flip"))
     for value in SCALES:
-        chosen = torch.isclose(scale, torch.tensor(value))
-        assert 0.28 < chosen.float().mean() < 0.39
-        assert set(top[chosen].tolist()) == set(range(12 - int(12 / value) + 1))
+        selected = torch.isclose(scale, torch.tensor(value))
+        assert 0.28 < selected.float().mean() < 0.39
+        assert set(top[selected].tolist()) == set(range(12 - int(12 / value) + 1))
     assert 0.46 < flip.float().mean() < 0.54
 
 
-def test_evaluation_sees_images_as_they_are() -> None:
+def test_evaluation_batch_is_not_augmented() -> None:
     images = random_images(10, 12)
     batch = evaluation_batch(images, torch.tensor([4, 1]))
     torch.testing.assert_close(batch.rgb[1, 2], images.rgb[1, :, :, 2] / 255)

@@ -1,4 +1,4 @@
-"""Fetching from OpenML, against a server of our own: never the live one."""
+"""Download from OpenML, with a local server instead of the real one."""
 
 import hashlib
 import json
@@ -22,13 +22,13 @@ ROWS, FEATURES, LABELS = (7, 4), 5, 3
 
 
 def cells(seed: int = 0) -> np.ndarray:
-    draw = np.random.default_rng(seed)
-    features = draw.normal(size=(sum(ROWS), FEATURES)).round(6)
-    return np.concatenate([features, draw.integers(2, size=(sum(ROWS), LABELS))], 1)
+    generator = np.random.default_rng(seed)
+    features = generator.normal(size=(sum(ROWS), FEATURES)).round(6)
+    return np.concatenate([features, generator.integers(2, size=(sum(ROWS), LABELS))], 1)
 
 
-class OpenML:
-    """What the client asks for: a search by name and version, three descriptions, and the file itself."""
+class FakeOpenML:
+    """Responses to the requests of the client: a search, three descriptions, and the file."""
 
     def __init__(self, values: np.ndarray) -> None:
         self.names = [f"Att{i + 1}" for i in range(FEATURES)] + [f"Class{i + 1}" for i in range(LABELS)]
@@ -39,10 +39,8 @@ class OpenML:
                 ",".join([*map(repr, row[:FEATURES].tolist()), *("TRUE" if v else "FALSE" for v in row[FEATURES:])])
             )
         self.file = ("\n".join(lines) + "\n").encode()
-        self.asked: list[str] = []
 
-    def answer(self, path: str, base: str) -> bytes | None:
-        self.asked.append(path)
+    def response(self, path: str, base: str) -> bytes | None:
         numeric = [i < FEATURES for i in range(len(self.names))]
         features = [
             {"index": str(i), "name": name, "data_type": "numeric" if numeric[i] else "nominal"}
@@ -54,7 +52,7 @@ class OpenML:
         description |= {"url": f"{base}/data/v1/download/1/yeast.arff", "description": "toy", "file_id": "1"}
         description |= {"md5_checksum": hashlib.md5(self.file).hexdigest()}
         quality = [{"name": "NumberOfInstances", "value": str(sum(ROWS))}]
-        answers: dict[str, Any] = {
+        responses: dict[str, Any] = {
             "/list/data_name/yeast/limit/2/data_version/4": {"data": {"dataset": [{"did": 40597, "status": "active"}]}},
             "/40597": {"data_set_description": description},
             "/features/40597": {"data_features": {"feature": features}},
@@ -62,17 +60,17 @@ class OpenML:
         }
         if path.endswith("yeast.arff"):
             return self.file
-        found = answers.get(path.removesuffix("/status/active/").removeprefix("/api/v1/json/data"))
+        found = responses.get(path.removesuffix("/status/active/").removeprefix("/api/v1/json/data"))
         return None if found is None else json.dumps(found).encode()
 
 
 @pytest.fixture
-def openml(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenML]:
-    site = OpenML(cells())
+def openml(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeOpenML]:
+    site = FakeOpenML(cells())
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = site.answer(self.path, f"http://127.0.0.1:{server.server_port}")
+            body = site.response(self.path, f"http://127.0.0.1:{server.server_port}")
             self.send_response(404 if body is None else 200)
             self.end_headers()
             self.wfile.write(body or b"{}")
@@ -92,7 +90,7 @@ def openml(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenML]:
     server.server_close()
 
 
-def test_what_is_fetched_is_what_is_loaded(openml: OpenML, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetched_data_can_be_loaded(openml: FakeOpenML, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COUNTERPOISE_CACHE", str(tmp_path / "cache"))
     result = CliRunner().invoke(app, ["data", "fetch", "yeast", "--data", str(tmp_path)])
     assert result.exit_code == 0, result.output
@@ -104,14 +102,14 @@ def test_what_is_fetched_is_what_is_loaded(openml: OpenML, tmp_path: Path, monke
     assert next(line for line in listed.splitlines() if " yeast " in line).split("│")[3].strip() == "yes"
 
 
-def test_another_yeast_is_refused_and_nothing_written(openml: OpenML, tmp_path: Path) -> None:
-    openml.file = OpenML(cells(seed=1)).file
+def test_altered_data_are_rejected_and_not_written(openml: FakeOpenML, tmp_path: Path) -> None:
+    openml.file = FakeOpenML(cells(seed=1)).file
     with pytest.raises(DataError, match=r"expected 11 rows of 8 attributes .* found 11 rows of 8"):
         fetch("yeast", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_network_that_fails_is_told(openml: OpenML, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_network_failure_is_reported(openml: FakeOpenML, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_openml, "_SEARCH_NAME", "http://127.0.0.1:9/{}")
     with (
         pytest.warns(UserWarning, match="Retrying"),
@@ -120,7 +118,7 @@ def test_a_network_that_fails_is_told(openml: OpenML, tmp_path: Path, monkeypatc
         fetch("yeast", tmp_path)
 
 
-def test_only_what_can_be_fetched_is(tmp_path: Path) -> None:
+def test_fetch_command_reports_invalid_arguments(tmp_path: Path) -> None:
     for arguments, message in ((["rf1"], "expected yeast"), ([], "no data set given")):
         result = CliRunner().invoke(app, ["data", "fetch", *arguments, "--data", str(tmp_path)])
         assert result.exit_code == 2

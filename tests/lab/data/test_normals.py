@@ -1,4 +1,4 @@
-"""Normals from depth: exact on planes, close on spheres, and not bent by edges."""
+"""Normals from depth are exact on planes, accurate on spheres, and unaffected by edges."""
 
 import math
 
@@ -16,13 +16,13 @@ HEIGHT, WIDTH = 60, 80
 
 
 def rays() -> Tensor:
-    """(H, W, 3) with z = 1."""
+    """Return the rays (H, W, 3) with z = 1."""
     v, u = torch.meshgrid(torch.arange(HEIGHT) * 1.0, torch.arange(WIDTH) * 1.0, indexing="ij")
     return torch.stack(((u - CAMERA.cx) / CAMERA.fx, (v - CAMERA.cy) / CAMERA.fy, torch.ones_like(u)), -1)
 
 
 def plane(normal: Tensor, distance: float) -> Tensor:
-    """The depth of the plane n·X = −distance, whose normal points towards the camera."""
+    """Return the depth of the plane n·X = −distance, whose normal points towards the camera."""
     return -distance / (rays() @ normal)
 
 
@@ -34,19 +34,21 @@ def angle(found: Tensor, true: Tensor) -> Tensor:
 @given(st.floats(-0.9, 0.9), st.floats(-0.9, 0.9), st.floats(0.5, 5.0))
 def test_planes_are_exact(x: float, y: float, distance: float) -> None:
     normal = F.normalize(torch.tensor([x, y, -1.0]), dim=0)
-    assume(float((F.normalize(rays(), dim=-1) @ normal).max()) < -0.3)  # seen under less than 17°, a plane is all edges
+    assume(
+        float((F.normalize(rays(), dim=-1) @ normal).max()) < -0.3
+    )  # at grazing angles, neighbouring depths differ like edges
     depth = plane(normal, distance)
     found = normals(depth[None], CAMERA)[0]
     torch.testing.assert_close(found.norm(dim=-1), torch.ones(HEIGHT, WIDTH))
     assert float(angle(found, normal).max()) < 0.2
 
 
-def test_spheres_are_close_up_to_their_rim() -> None:
+def test_spheres_are_accurate_except_at_their_rim() -> None:
     centre, radius = torch.tensor([0.0, 0.0, 3.0]), 1.2
     ray = rays()
     a, b = ray.square().sum(-1), ray @ centre
-    square = b * b - a * (centre @ centre - radius**2)
-    depth = torch.where(square > 0, (b - square.clamp_min(0).sqrt()) / a, 0.0)
+    discriminant = b * b - a * (centre @ centre - radius**2)
+    depth = torch.where(discriminant > 0, (b - discriminant.clamp_min(0).sqrt()) / a, 0.0)
     true = F.normalize(ray * depth.unsqueeze(-1) - centre, dim=-1)
     off = angle(normals(depth[None], CAMERA)[0], true)
     inner = F.normalize(ray, dim=-1).mul(true).sum(-1).abs() > 0.5
@@ -54,8 +56,8 @@ def test_spheres_are_close_up_to_their_rim() -> None:
     assert float(off[inner & (depth > 0)].quantile(0.95)) < 8
 
 
-def test_a_step_does_not_bend_either_side() -> None:
-    """Two walls 60 cm apart, one slanted: a plain window fit would tilt everything within its radius."""
+def test_depth_step_does_not_change_normals() -> None:
+    """Two walls are 60 cm apart and one is slanted. An unweighted fit would tilt all normals near the step."""
     slanted = F.normalize(torch.tensor([0.4, 0.0, -1.0]), dim=0)
     left, right = plane(torch.tensor([0.0, 0.0, -1.0]), 2.0), plane(slanted, 2.6)
     columns = torch.arange(WIDTH) < 40
@@ -64,14 +66,14 @@ def test_a_step_does_not_bend_either_side() -> None:
     assert float(angle(found, true).max()) < 1
 
 
-def test_quantised_depth_still_gives_the_plane() -> None:
+def test_quantised_depth_gives_accurate_normals() -> None:
     normal = F.normalize(torch.tensor([0.3, -0.4, -1.0]), dim=0)
     depth, step = plane(normal, 2.0), 0.02
     found = normals((depth / step).round()[None] * step, CAMERA, torch.tensor([step]))[0]
     assert float(angle(found, normal).median()) < 2
 
 
-def test_missing_depth_has_no_normal_and_is_not_looked_at() -> None:
+def test_missing_depth_has_no_normal_and_is_ignored() -> None:
     normal = torch.tensor([0.0, 0.0, -1.0])
     depth = plane(normal, 2.0)
     depth[20:30, 30:45] = 0
@@ -86,7 +88,7 @@ def test_normals_point_towards_the_camera() -> None:
     assert bool(((normals(depth, CAMERA)[0] * rays()).sum(-1) <= 1e-6).all())
 
 
-def test_a_wrong_shape_is_named() -> None:
+def test_error_names_wrong_shape() -> None:
     with pytest.raises(ValueError, match=r"\(60, 80\), expected \(images, height, width\)"):
         normals(torch.ones(HEIGHT, WIDTH), CAMERA)
     assert Camera(2, 4, 6, 8).scaled(0.5) == Camera(1, 2, 3, 4)

@@ -1,4 +1,4 @@
-"""NYUv2 in its three forms: small files in their layouts, what is wrong with broken ones, and the real zip."""
+"""NYUv2 in its three forms: small files, errors for broken ones, and the real zip file."""
 
 import io
 import lzma
@@ -32,7 +32,7 @@ Members = dict[str, bytes]
 
 @pytest.fixture(scope="module")
 def rooms() -> Images:
-    """Four images of the right size, one corner of them unlabelled."""
+    """Four images of the right size with one unlabelled corner."""
     images = make_rooms(3, 1, *SIZE)
     images.label[:, :20, :30] = IGNORED
     return images
@@ -45,7 +45,7 @@ def webp(pixels: np.ndarray, **options: Any) -> bytes:
 
 
 def members(count: int = 2) -> Members:
-    """A zip as the README of the data describes it, made without the code under test."""
+    """Return the members of a zip file in the documented format, written without the code under test."""
     rng = np.random.default_rng(0)
     label = rng.integers(0, 14, (count, *SIZE), dtype=np.uint8)
     packed, meta = io.BytesIO(), io.BytesIO()
@@ -67,7 +67,7 @@ def zipped(path: Path, content: Members) -> Path:
     return path
 
 
-def test_the_zip_is_read_as_it_is_described(tmp_path: Path) -> None:
+def test_zip_file_is_read_as_documented(tmp_path: Path) -> None:
     content = members()
     images = read_zip(zipped(tmp_path / "a.zip", content), images=2)
     label = np.load(io.BytesIO(lzma.decompress(content["label13.npy.xz"])))
@@ -82,7 +82,7 @@ def test_the_zip_is_read_as_it_is_described(tmp_path: Path) -> None:
     torch.testing.assert_close(images.normals.float().norm(dim=-1), torch.ones(2, *SIZE), atol=2e-3, rtol=0)
 
 
-def shorter(content: Members) -> None:
+def truncate_image(content: Members) -> None:
     content["rgb/0001.webp"] = content["rgb/0001.webp"][:40]
 
 
@@ -93,45 +93,47 @@ def without(name: str) -> Callable[[Members], None]:
     return damage
 
 
-def smaller(content: Members) -> None:
+def shrink_depth(content: Members) -> None:
     content["depth8/0000.webp"] = webp(np.zeros((20, 30, 3), np.uint8), lossless=True)
 
 
-def fewer_labels(content: Members) -> None:
+def drop_labels(content: Members) -> None:
     packed = io.BytesIO()
     np.save(packed, np.zeros((1, *SIZE), np.uint8))
     content["label13.npy.xz"] = lzma.compress(packed.getvalue())
 
 
-def wild_labels(content: Members) -> None:
+def invalid_labels(content: Members) -> None:
     packed = io.BytesIO()
     np.save(packed, np.full((2, *SIZE), 14, np.uint8))
     content["label13.npy.xz"] = lzma.compress(packed.getvalue())
 
 
-def twice(content: Members) -> None:
+def duplicate_split(content: Members) -> None:
     meta = io.BytesIO()
     np.savez(meta, train=np.array([0, 1]), test=np.array([1]), depth_max_lo_hi=np.ones((2, 2)))
     content["meta.npz"] = meta.getvalue()
 
 
-def no_lzma(content: Members) -> None:
+def uncompressed_labels(content: Members) -> None:
     content["label13.npy.xz"] = b"not compressed"
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (shorter, r"rgb/0001.webp cannot be read"),
+        (truncate_image, r"rgb/0001.webp cannot be read"),
         (without("depth8/0001.webp"), r"1 of 6 members are missing, the first is depth8/0001.webp"),
-        (smaller, r"depth8/0000.webp has shape \(20, 30, 3\), expected \(288, 384, 3\)"),
-        (fewer_labels, r"label13.npy.xz is uint8 \(1, 288, 384\), expected uint8 \(2, 288, 384\)"),
-        (wild_labels, r"label13.npy.xz has label 14, expected 0 to 13"),
-        (twice, r"meta.npz splits 3 images, expected each of 2 once"),
-        (no_lzma, r"label13.npy.xz cannot be read \(LZMAError"),
+        (shrink_depth, r"depth8/0000.webp has shape \(20, 30, 3\), expected \(288, 384, 3\)"),
+        (drop_labels, r"label13.npy.xz is uint8 \(1, 288, 384\), expected uint8 \(2, 288, 384\)"),
+        (invalid_labels, r"label13.npy.xz has label 14, expected 0 to 13"),
+        (duplicate_split, r"meta.npz splits 3 images, expected each of 2 once"),
+        (uncompressed_labels, r"label13.npy.xz cannot be read \(LZMAError"),
     ],
 )
-def test_what_is_wrong_with_a_zip_is_named(damage: Callable[[Members], None], message: str, tmp_path: Path) -> None:
+def test_error_names_damaged_member_of_zip_file(
+    damage: Callable[[Members], None], message: str, tmp_path: Path
+) -> None:
     content = members()
     damage(content)
     with pytest.raises(DataError, match=message) as caught:
@@ -139,15 +141,15 @@ def test_what_is_wrong_with_a_zip_is_named(damage: Callable[[Members], None], me
     assert "broken.zip" in str(caught.value)
 
 
-def test_a_file_that_is_no_zip_is_named(tmp_path: Path) -> None:
+def test_error_names_file_that_is_not_a_zip_file(tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_bytes(b"nothing")
-    with pytest.raises(DataError, match=r"x.zip: expected the zip of NYUv2, found File is not a zip file"):
+    with pytest.raises(DataError, match=r"x.zip: expected the zip file of NYUv2, found File is not a zip file"):
         read_zip(tmp_path / "x.zip")
     with pytest.raises(DataError, match="No such file"):
         read_zip(tmp_path / "y.zip")
 
 
-def test_packing_keeps_what_the_zip_can_hold(rooms: Images, tmp_path: Path) -> None:
+def test_packed_images_are_restored(rooms: Images, tmp_path: Path) -> None:
     write_zip(rooms, tmp_path / "rooms.zip")
     back = read_zip(tmp_path / "rooms.zip", images=4)
     assert torch.equal(back.label, rooms.label)
@@ -159,14 +161,14 @@ def test_packing_keeps_what_the_zip_can_hold(rooms: Images, tmp_path: Path) -> N
 
 
 def write_mat(folder: Path, rooms: Images) -> Path:
-    """The official file's axes are MATLAB's: (images, channels, width, height), at 480 × 640."""
+    """Write the official file with MATLAB's axes: (images, channels, width, height) at 480 × 640."""
     count = len(rooms)
     with h5py.File(folder / "nyu_depth_v2_labeled.mat", "w") as file:
         large = torch.nn.functional.interpolate(rooms.rgb.permute(0, 3, 1, 2).float(), (480, 640), mode="nearest-exact")
         file["images"] = large.byte().permute(0, 1, 3, 2).numpy()
         deep = torch.nn.functional.interpolate(rooms.depth[:, None].float(), (480, 640), mode="nearest-exact")[:, 0]
         file["depths"] = deep.permute(0, 2, 1).numpy()
-        raw = rooms.label.long() * 60 + 61  # class c stands for the raw classes 60c + 61 to 60c + 120
+        raw = rooms.label.long() * 60 + 61  # class c contains the raw classes 60c + 61 to 60c + 120
         raw[rooms.label == IGNORED] = 0
         wide = torch.nn.functional.interpolate(raw[:, None].float(), (480, 640), mode="nearest-exact")[:, 0]
         file["labels"] = wide.permute(0, 2, 1).numpy().astype(np.uint16)
@@ -179,7 +181,7 @@ def write_mat(folder: Path, rooms: Images) -> Path:
     return folder / "nyu_depth_v2_labeled.mat"
 
 
-def test_the_official_file_is_read_with_its_splits_and_class_maps(rooms: Images, tmp_path: Path) -> None:
+def test_official_file_is_read_with_its_splits_and_class_maps(rooms: Images, tmp_path: Path) -> None:
     images = read_mat(write_mat(tmp_path, rooms))
     assert torch.equal(images.label, rooms.label)
     assert torch.equal(images.depth, rooms.depth)
@@ -188,7 +190,7 @@ def test_the_official_file_is_read_with_its_splits_and_class_maps(rooms: Images,
 
 
 @pytest.mark.parametrize("name", ["splits.mat", "classMapping40.mat", "class13Mapping.mat"])
-def test_what_lies_beside_the_official_file_is_checked(rooms: Images, tmp_path: Path, name: str) -> None:
+def test_error_names_invalid_splits_and_class_maps(rooms: Images, tmp_path: Path, name: str) -> None:
     path = write_mat(tmp_path, rooms)
     savemat(tmp_path / name, {"other": np.ones(3)})
     with pytest.raises(DataError, match=f"{name}: has no .*; found other"):
@@ -198,7 +200,7 @@ def test_what_lies_beside_the_official_file_is_checked(rooms: Images, tmp_path: 
         read_mat(path)
 
 
-def test_a_foreign_hdf5_file_is_named(tmp_path: Path) -> None:
+def test_error_names_foreign_hdf5_file(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.mat", "w") as file:
         file["images"] = np.zeros((1, 3, 4, 4))
     with pytest.raises(DataError, match="has no depths, expected images, depths and labels; found images"):
@@ -209,9 +211,9 @@ def test_a_foreign_hdf5_file_is_named(tmp_path: Path) -> None:
 
 
 def write_folder(folder: Path, rooms: Images, *, first: bool) -> Path:
-    """Channels first or last, colours in [0, 1]."""
-    for part, chosen in (("train", rooms.train), ("val", rooms.held_out)):
-        for place, number in enumerate(chosen.tolist()):
+    """Write the preprocessed folder with channels first or last and colours in [0, 1]."""
+    for part, numbers in (("train", rooms.train), ("val", rooms.held_out)):
+        for place, number in enumerate(numbers.tolist()):
             label = rooms.label[number].numpy().astype(np.int64)
             planes = {
                 "image": rooms.rgb[number].numpy() / 255,
@@ -227,14 +229,14 @@ def write_folder(folder: Path, rooms: Images, *, first: bool) -> Path:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_the_preprocessed_folder_is_read_as_it_is(rooms: Images, tmp_path: Path, first: bool) -> None:
+def test_preprocessed_folder_is_read_unchanged(rooms: Images, tmp_path: Path, first: bool) -> None:
     images = read_folder(write_folder(tmp_path, rooms, first=first))
     for name in ("rgb", "label", "depth", "train", "held_out"):
         assert torch.equal(getattr(images, name), getattr(rooms, name)), name
     torch.testing.assert_close(images.normals, rooms.normals, atol=2e-3, rtol=0)
 
 
-def test_images_that_cannot_be_read_name_their_file(rooms: Images, tmp_path: Path) -> None:
+def test_error_names_file_with_corrupt_images(rooms: Images, tmp_path: Path) -> None:
     path = write_mat(tmp_path, rooms)
     with h5py.File(path) as file:
         images = file["images"][()]
@@ -248,12 +250,12 @@ def test_images_that_cannot_be_read_name_their_file(rooms: Images, tmp_path: Pat
         read_mat(path)
 
 
-def test_a_broken_folder_is_named(rooms: Images, tmp_path: Path) -> None:
+def test_error_names_invalid_file_of_folder(rooms: Images, tmp_path: Path) -> None:
     write_folder(tmp_path, rooms, first=False)
     np.save(tmp_path / "train" / "depth" / "1.npy", np.zeros((3, 4)))
     with pytest.raises(DataError, match=r"depth/1.npy: has shape \(3, 4\), expected \(288, 384\)"):
         read_folder(tmp_path)
-    (tmp_path / "train" / "image" / "._0.npy").touch()  # as some systems leave behind
+    (tmp_path / "train" / "image" / "._0.npy").touch()  # hidden files of macOS are ignored
     (tmp_path / "train" / "image" / "1.npy").unlink()
     with pytest.raises(DataError, match=r"train/image: expected 0.npy, 1.npy, … without a gap"):
         read_folder(tmp_path)
@@ -261,7 +263,7 @@ def test_a_broken_folder_is_named(rooms: Images, tmp_path: Path) -> None:
         read_source(tmp_path / "nowhere")
 
 
-def test_either_form_is_packed_from_the_command_line(rooms: Images, tmp_path: Path) -> None:
+def test_pack_command_accepts_both_forms(rooms: Images, tmp_path: Path) -> None:
     write_mat(tmp_path, rooms)
     for source, out in ((tmp_path, "a.zip"), (write_folder(tmp_path / "npy", rooms, first=True), "b.zip")):
         given = ["data", "pack", "nyuv2", "--from", str(source), "--to", str(tmp_path / out)]
@@ -272,7 +274,7 @@ def test_either_form_is_packed_from_the_command_line(rooms: Images, tmp_path: Pa
     assert wrong.exit_code == 2
 
 
-def test_a_zip_that_cannot_be_written_leaves_nothing_behind(rooms: Images, tmp_path: Path) -> None:
+def test_failed_packing_leaves_no_files(rooms: Images, tmp_path: Path) -> None:
     source = write_folder(tmp_path / "npy", rooms, first=True)
     (tmp_path / "[/red] in the way").mkdir(parents=True)
     given = ["data", "pack", "nyuv2", "--from", str(source), "--to", str(tmp_path / "[/red] in the way")]
@@ -283,44 +285,44 @@ def test_a_zip_that_cannot_be_written_leaves_nothing_behind(rooms: Images, tmp_p
     assert {path.name for path in (tmp_path / "[").iterdir()} == {"red] in the way"}
 
 
-def test_decoded_images_are_cached_and_a_changed_file_is_another(
+def test_decoded_images_are_cached_and_damaged_cache_is_ignored(
     rooms: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    made = []
+    calls = []
 
     def make() -> Images:
-        made.append(1)
+        calls.append(1)
         return rooms
 
-    first, again = cache.cached("a", make), cache.cached("a", make)
-    assert len(made) == 1
+    first, again = cache.load_cached("a", make), cache.load_cached("a", make)
+    assert len(calls) == 1
     assert all(torch.equal(getattr(first, name), getattr(again, name)) for name in vars(rooms))
     for name, damage in (("torn", b"torn"), ("empty", b"")):
-        cache.cached(name, make)
+        cache.load_cached(name, make)
         (tmp_path / name / "depth.npy").write_bytes(damage)
-        before = len(made)
-        cache.cached(name, make)
-        assert len(made) == before + 1
+        before = len(calls)
+        cache.load_cached(name, make)
+        assert len(calls) == before + 1
     monkeypatch.setenv(CACHE_VARIABLE, "")
-    cache.cached("a", make)
-    assert len(made) == 6
+    cache.load_cached("a", make)
+    assert len(calls) == 6
 
 
-def test_the_half_is_stratified_and_always_the_same() -> None:
+def test_half_subset_is_stratified_and_deterministic() -> None:
     images = make_rooms(60, 4, 24, 32)
-    chosen = half_subset(images, 30)
-    assert torch.equal(chosen, half_subset(images, 30))
-    assert len(chosen) == len(set(chosen.tolist())) == 30
-    assert set(chosen.tolist()) <= set(images.train.tolist())
+    subset = half_subset(images, 30)
+    assert torch.equal(subset, half_subset(images, 30))
+    assert len(subset) == len(set(subset.tolist())) == 30
+    assert set(subset.tolist()) <= set(images.train.tolist())
     majority = torch.tensor([int(torch.bincount(label.flatten().long()).argmax()) for label in images.label[:60]])
     for name in majority.unique().tolist():
-        share, whole = (majority[chosen] == name).sum(), (majority == name).sum()
+        share, whole = (majority[subset] == name).sum(), (majority == name).sum()
         assert abs(float(share) - float(whole) / 2) <= 1
-    assert not torch.equal(chosen, half_subset(images, 30, seed=12))
+    assert not torch.equal(subset, half_subset(images, 30, seed=12))
 
 
-def test_missing_data_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_missing_data_explains_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COUNTERPOISE_DATA", raising=False)
     with pytest.raises(DataError, match="COUNTERPOISE_DATA, or use --data scenes"):
         load_images("nyuv2", {}, "cpu")
@@ -337,7 +339,7 @@ def real() -> Images:
     return read_zip(Path(folder) / "nyuv2" / FILE, only=[0, 2, 3, 700, 1448])
 
 
-def test_the_real_zip_is_what_is_known_of_it(real: Images) -> None:
+def test_real_zip_file_matches_known_facts(real: Images) -> None:
     assert real.rgb.shape == (5, *SIZE, 3)
     assert (real.train.tolist(), real.held_out.tolist()) == ([1, 2, 3], [0, 4])
     assert 0.69 < float(real.depth.min()) < float(real.depth.max()) <= 10
@@ -350,7 +352,7 @@ def test_the_real_zip_is_what_is_known_of_it(real: Images) -> None:
     assert float(up[1]) < -0.6
 
 
-def test_the_real_split_and_labels_have_known_counts(real: Images) -> None:
+def test_real_split_and_labels_have_known_counts(real: Images) -> None:
     path = Path(os.environ["COUNTERPOISE_DATA"]) / "nyuv2" / FILE
     with zipfile.ZipFile(path) as archive:
         meta = np.load(io.BytesIO(archive.read("meta.npz")))
@@ -365,9 +367,9 @@ def test_the_real_split_and_labels_have_known_counts(real: Images) -> None:
         torch.from_numpy(meta["train"]),
         torch.from_numpy(meta["test"]),
     )
-    chosen = half_subset(half_size)
-    assert len(chosen) == 398
-    assert set(chosen.tolist()) < set(meta["train"].tolist())
+    subset = half_subset(half_size)
+    assert len(subset) == 398
+    assert set(subset.tolist()) < set(meta["train"].tolist())
     share = np.bincount(label.ravel(), minlength=14) / label.size
     assert 0.15 < share[0] < 0.2  # unlabelled
     assert share[1:].argmax() == 11  # walls

@@ -1,4 +1,4 @@
-"""Tabular data: read by a parser, known by their cells, and refused by name when they are not what they should be."""
+"""Tabular data: reading, encoding, splitting, and errors for invalid files."""
 
 import gzip
 import os
@@ -17,7 +17,7 @@ from counterpoise.lab.data.locations import SOURCES, data_folder
 from counterpoise.lab.data.tabular import find_files, fold_split, published_split, standardise, training_rows
 
 
-def test_gzipped_and_plain_files_hold_the_same_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gzipped_and_plain_files_give_the_same_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = toy_table.install(tmp_path, monkeypatch)
     zipped = load("toy", tmp_path)
     path.unlink()
@@ -28,7 +28,7 @@ def test_gzipped_and_plain_files_hold_the_same_cells(tmp_path: Path, monkeypatch
     assert zipped.tasks == ("target0", "target1", "target2")
 
 
-def test_two_parts_are_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_parts_give_the_same_data_as_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = toy_table.install(tmp_path, monkeypatch)
     whole = load("toy", tmp_path)
     head, body = toy_table.text().split("@data\n")
@@ -39,7 +39,7 @@ def test_two_parts_are_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     np.testing.assert_array_equal(load("toy", tmp_path).x, whole.x)
 
 
-def test_features_are_what_scikit_learn_makes_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_equal_those_of_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy_table.install(tmp_path, monkeypatch)
     data = load("toy", tmp_path)
     rows = [line.split(", ") for line in toy_table.text().split("@data\n")[1].splitlines()]
@@ -51,37 +51,37 @@ def test_features_are_what_scikit_learn_makes_of_them(tmp_path: Path, monkeypatc
     raw = np.concatenate([numeric, encoded], 1)
     np.testing.assert_allclose(data.x, raw)
     train = np.arange(10, 45)
-    # A missing cell is put at the mean and must not narrow the deviation: fit the scaler on known cells, then impute.
+    # Missing cells must not reduce the standard deviation: fit the scaler on known cells, then impute the mean.
     expected = SimpleImputer().fit(StandardScaler().fit(raw[train]).transform(raw[train]))
     expected = expected.transform(StandardScaler().fit(raw[train]).transform(raw))
     np.testing.assert_allclose(standardise(data.x, train), expected, atol=1e-12)
 
 
-def test_a_column_without_variance_or_without_cells_stays_finite() -> None:
+def test_constant_and_empty_columns_stay_finite() -> None:
     x = np.array([[1.0, np.nan, 2.0], [1.0, np.nan, 4.0], [1.0, 3.0, np.nan]])
     np.testing.assert_allclose(standardise(x, [0, 1]), [[0, 0, -1], [0, 0, 1], [0, 3, 0]])
 
 
-def cut(content: bytes) -> bytes:
+def truncate(content: bytes) -> bytes:
     return content[: len(content) // 2]
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda c: cut(gzip.compress(c)), "expected a whole ARFF table"),
+        (lambda c: truncate(gzip.compress(c)), "expected a complete ARFF table"),
         (lambda c: c[:-9], "expected"),  # in the middle of a row
         (lambda c: c[: c.rstrip().rindex(b"\n") + 1], "expected 60 rows of 7 attributes, found 59 rows of 7"),
         (lambda c: c.replace(b", red, ", b", purple, ", 1), "purple"),
         (lambda c: c.replace(b"0.1257", b"0.1258", 1), "expected the published cells of toy"),
         (lambda c: c.replace(b"@attribute third numeric\n", b""), "expected"),
-        (lambda c: b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "expected a whole ARFF table"),
+        (lambda c: b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "expected a complete ARFF table"),
         (lambda c: b"a,b\n1,2\n", "expected"),
         (lambda c: b"", "expected"),
-        (lambda c: b"@relation none\n@data\n1,2\n", "expected a whole ARFF table"),
+        (lambda c: b"@relation none\n@data\n1,2\n", "expected a complete ARFF table"),
     ],
 )
-def test_a_damaged_or_foreign_file_is_named(
+def test_error_names_damaged_or_foreign_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: object, message: str
 ) -> None:
     path = toy_table.install(tmp_path, monkeypatch)
@@ -94,31 +94,33 @@ def test_a_damaged_or_foreign_file_is_named(
     assert "found" in str(caught.value)
 
 
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+def test_error_names_missing_files(tmp_path: Path) -> None:
     for folder in (tmp_path, None):
         with pytest.raises(DataError, match=r"rf1 not found: expected rf1/rf1.arff\[.gz\] or rf1/rf1-train"):
             load("rf1", folder)
 
 
-def test_a_parsed_table_is_kept_and_a_damaged_one_parsed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parsed_tables_are_cached_and_damaged_cache_files_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = toy_table.install(tmp_path, monkeypatch)
     first = arff.read(path)
-    (kept,) = (tmp_path / "cache").iterdir()
+    (cached,) = (tmp_path / "cache").iterdir()
     with monkeypatch.context() as patch:
         patch.setattr(arff, "parse", lambda *_: pytest.fail("parsed again"))
         second = arff.read(path)
     np.testing.assert_array_equal(first.values, second.values)
     assert second.names == first.names
     assert second.categories == first.categories
-    content = kept.read_bytes()
+    content = cached.read_bytes()
     flipped = bytearray(content)
     flipped[len(content) // 4] ^= 0xFF
-    for damaged in (cut(content), bytes(flipped), b""):
-        kept.write_bytes(damaged)
+    for damaged in (truncate(content), bytes(flipped), b""):
+        cached.write_bytes(damaged)
         np.testing.assert_array_equal(arff.read(path).values, first.values)
 
 
-def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = toy_table.install(tmp_path, monkeypatch)
     (tmp_path / "file").touch()
     monkeypatch.setenv("COUNTERPOISE_CACHE", str(tmp_path / "file" / "cache"))
@@ -126,7 +128,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path, m
 
 
 @given(st.sampled_from(sorted(CATALOGUE)), st.integers(0, 9))
-def test_folds_divide_the_rows(name: str, number: int) -> None:
+def test_folds_partition_the_rows(name: str, number: int) -> None:
     entry = CATALOGUE[name]
     split = fold_split(entry, number)
     parts = [split.train, split.validation, split.test]
@@ -140,21 +142,21 @@ def test_folds_divide_the_rows(name: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["andro", "scm20d"])
-def test_every_row_is_tested_once_in_each_repetition(name: str) -> None:
+def test_each_repetition_tests_every_row_once(name: str) -> None:
     for repetition in (0, 5):
         tests = [fold_split(CATALOGUE[name], repetition + i).test for i in range(5)]
         assert sorted(np.concatenate(tests)) == list(range(CATALOGUE[name].rows[0]))
     assert not np.array_equal(fold_split(CATALOGUE[name], 0).test, fold_split(CATALOGUE[name], 5).test)
 
 
-def test_sources_say_where_each_data_set_is_published() -> None:
+def test_instructions_contain_the_address_of_each_data_set() -> None:
     assert set(CATALOGUE) <= {source.name for source in SOURCES}
-    assert all("https://" in source.get for source in SOURCES if source.name in CATALOGUE)
+    assert all("https://" in source.instructions for source in SOURCES if source.name in CATALOGUE)
 
 
 @pytest.mark.skipif(not os.environ.get("COUNTERPOISE_DATA"), reason="needs the real data in COUNTERPOISE_DATA")
-def test_the_real_data_are_the_published_ones() -> None:
-    """Every set passes its digest; a few facts that others published about them."""
+def test_real_data_are_the_published_ones() -> None:
+    """Every data set matches its digest and some published facts."""
     folder = data_folder()
     sets = {name: load(name, folder) for name, entry in CATALOGUE.items() if find_files(entry, folder)}
     assert len(sets) == 17

@@ -1,4 +1,4 @@
-"""The studies of real tables: their grids, the paper's table, ranks and the figures made of them."""
+"""The studies on real tabular data: grids, the paper's table, ranks and figures."""
 
 import io
 from dataclasses import replace
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from counterpoise.lab.report.run_scores import collect_scores
 from helpers import toy_table
 from helpers.paths import ROOT
 from rich.console import Console
@@ -21,6 +20,7 @@ from counterpoise.lab.data import CATALOGUE
 from counterpoise.lab.engine import Run, Store, execute, make_run_batches
 from counterpoise.lab.report import Report, collect_runs, latex, ledger, ranks, saturation, tables, write_page
 from counterpoise.lab.report.report import default_seed_sets
+from counterpoise.lab.report.run_scores import collect_scores
 from counterpoise.lab.studies import STUDIES, Study
 from counterpoise.lab.studies.base import Condition
 from counterpoise.lab.studies.select import select_cells
@@ -30,7 +30,7 @@ YEAST, RF1, TABULAR = (STUDIES[name] for name in ("yeast", "rf1", "tabular"))
 
 
 def paper_frame(study: Study, peak: float, reach: float) -> pd.DataFrame:
-    """Results that are the paper's own numbers at every seed."""
+    """Return results that equal the paper's numbers at every seed."""
     rows = []
     for method in study.methods:
         values = {metric: study.paper[metric][method]["authors"][0] for metric in study.metrics}
@@ -39,7 +39,7 @@ def paper_frame(study: Study, peak: float, reach: float) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def test_reproduce_runs_the_papers_table_unless_more_is_asked_for() -> None:
+def test_default_grid_is_the_papers_table() -> None:
     cells = [cell for study in (YEAST, RF1) for cell in select_cells(study, study.grid(), None, None)]
     assert len(cells) == 36
     assert {cell.run.model.kwargs["trunk"] for cell in cells} == {"residual"}
@@ -55,14 +55,14 @@ def test_reproduce_runs_the_papers_table_unless_more_is_asked_for() -> None:
     }  # fmt: skip
 
 
-def test_claims_hold_on_the_papers_own_numbers() -> None:
+def test_claims_hold_on_the_papers_numbers() -> None:
     for study, peak, reach in ((YEAST, 0.7017, 0.69), (RF1, 0.8937, 0.89)):
         verdicts = {j.claim.text: j.verdict for j in ledger.judge(study, paper_frame(study, peak, reach), study.seeds)}
         wrong = [text for text, verdict in verdicts.items() if verdict != "holds"]
         assert wrong == []
 
 
-def test_a_mean_three_deviations_away_is_reported() -> None:
+def test_claim_fails_if_a_mean_is_three_deviations_off() -> None:
     frame = paper_frame(YEAST, 0.7, 0.69)
     frame.loc[frame["method"] == "UWSO", "macro_f1"] += 3 * 0.014
     verdicts = {j.claim.text[:5]: j.verdict for j in ledger.judge(YEAST, frame, YEAST.seeds)}
@@ -71,16 +71,16 @@ def test_a_mean_three_deviations_away_is_reported() -> None:
     assert [(e.method, e.metric) for e in entries] == [("UWSO", "macro_f1")]
 
 
-def test_the_table_has_the_papers_layout() -> None:
+def test_table_has_the_layout_of_the_paper() -> None:
     text = tables.markdown(RF1, tables.table_entries(RF1, paper_frame(RF1, 0.89, 0.88), RF1.seeds), RF1.seeds)
     assert "| method | R² ↑ | RMSE ↓ | MAE ↓ |" in text
     assert "| PCGrad | -0.432 ± 0.000 (-0.432 ± 0.107) | **29.596 ± 0.000** (29.596 ± 0.385) |" in text
-    assert text.count("| method |") == 1  # what was not run is left out
+    assert text.count("| method |") == 1  # conditions without runs are omitted
     tex = latex.tables(RF1, tables.table_entries(RF1, paper_frame(RF1, 0.89, 0.88), RF1.seeds), RF1.seeds)
     assert r"R$^2$ $\uparrow$ & RMSE $\downarrow$" in tex
 
 
-def test_saturation_is_the_largest_over_seeds_and_its_derivative() -> None:
+def test_saturation_is_the_maximum_over_seeds() -> None:
     frame = paper_frame(YEAST, 0.7017, 0.65)
     frame.loc[frame.index[-1], "reach"] = 0.68
     (row,) = saturation.saturation_rows([YEAST], {"yeast": frame}).to_dict("records")
@@ -93,13 +93,13 @@ def test_saturation_is_the_largest_over_seeds_and_its_derivative() -> None:
     )
 
 
-def test_named_seeds_are_judged_beside_the_papers() -> None:
+def test_given_seeds_are_judged_in_addition_to_the_papers() -> None:
     assert default_seed_sets(YEAST, None) == [(42, 43, 44)]
     assert default_seed_sets(YEAST, range(42, 52)) == [(42, 43, 44), tuple(range(42, 52))]
     assert default_seed_sets(YEAST, [7]) == [(7,)]
 
 
-def test_the_grid_of_seventeen_sets() -> None:
+def test_grid_of_the_tabular_study() -> None:
     cells = list(TABULAR.grid())
     single = [cell for cell in cells if cell.method == SINGLE]
     assert len(METHODS) == 12
@@ -115,8 +115,8 @@ def test_the_grid_of_seventeen_sets() -> None:
         YEAST.quick_form()
 
 
-def test_seeds_and_folds_of_a_data_set_are_one_program() -> None:
-    """On a GPU: all loss-space methods in one stack, each gradient-space method in one, all single tasks in one."""
+def test_seeds_and_folds_of_a_data_set_share_batches() -> None:
+    """On a GPU, one batch has all loss-space methods, one each gradient-space method, and one all single tasks."""
     runs = [cell.run for cell in TABULAR.grid(device="cuda") if cell.run.data.name == "slump"]
     sizes = sorted(len(stack.runs) for stack in make_run_batches(runs))
     assert sizes == sorted([7 * 20, *[20] * 5, 3 * 10])
@@ -128,15 +128,15 @@ def scores(values: np.ndarray, names: list[str]) -> pd.DataFrame:
     return pd.DataFrame(values, columns=names, index=[f"set{i}" for i in range(len(values))])
 
 
-def test_ranks_and_critical_differences_are_those_of_the_literature() -> None:
-    draw = np.random.default_rng(0)
-    values = draw.normal(size=(14, 4)) + np.array([0.0, 0.1, 1.5, 3.0])
+def test_ranks_and_critical_differences_equal_published_values() -> None:
+    generator = np.random.default_rng(0)
+    values = generator.normal(size=(14, 4)) + np.array([0.0, 0.1, 1.5, 3.0])
     found = ranks.rank("", scores(values, list("abcd")))
     expected = stats.rankdata(-values, axis=1).mean(0)
     assert [found.ranks[name] for name in "abcd"] == pytest.approx(expected.tolist())
     assert found.chi2 == pytest.approx(stats.friedmanchisquare(*values.T).statistic)
     assert found.difference == pytest.approx(2.569 * np.sqrt(4 * 5 / (6 * 14)), rel=1e-3)  # Demšar 2006, §3.2.4: 1.25
-    wide = ranks.rank("", scores(draw.normal(size=(20, 10)), list("abcdefghij")))
+    wide = ranks.rank("", scores(generator.normal(size=(20, 10)), list("abcdefghij")))
     assert wide.difference == pytest.approx(3.164 * np.sqrt(10 * 11 / (6 * 20)), rel=1e-3)
     names = list(found.ranks.index)
     for first, last in found.cliques():
@@ -146,7 +146,7 @@ def test_ranks_and_critical_differences_are_those_of_the_literature() -> None:
         assert joined == (found.ranks.iloc[j] - found.ranks.iloc[i] < found.difference)
 
 
-def test_what_factors_cost_is_paired_by_data_set() -> None:
+def test_cost_of_factors_is_paired_by_data_set() -> None:
     base = np.random.default_rng(0).normal(size=(17, 3))
     before = ranks.rank("plain", scores(base, ["a", "b", "c"]))
     after = ranks.rank("graded", scores(base - [0.0, 0.2, 0.005], ["a", "b", "c"]))
@@ -157,7 +157,7 @@ def test_what_factors_cost_is_paired_by_data_set() -> None:
     assert "| b |" in ranks.markdown([before, after])
 
 
-RECORDED = ROOT / "results" / "tabular" / "seventeen" / "runs" / "tabular.csv"
+RECORDED = ROOT / "results" / "tabular" / "seventeen" / "runs" / "tabular.csv.xz"
 
 
 def recorded() -> pd.DataFrame:
@@ -165,31 +165,31 @@ def recorded() -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("how", ["diverged", "missing"])
-def test_a_method_does_not_rank_by_its_luckiest_folds(how: str) -> None:
+def test_method_with_incomplete_folds_is_not_ranked(how: str) -> None:
     frame = recorded()
     groups = frame[frame["method"] == "UWSO"].groupby("condition")["macro"]
     others = (frame["method"] == "UWSO") & ~frame.index.isin(groups.idxmax())
-    lucky = frame.assign(macro=frame["macro"].mask(others)) if how == "diverged" else frame[~others]
+    best_folds = frame.assign(macro=frame["macro"].mask(others)) if how == "diverged" else frame[~others]
     without = ranks.rankings(TABULAR, frame[frame["method"] != "UWSO"])
-    found = ranks.rankings(TABULAR, lucky)
+    found = ranks.rankings(TABULAR, best_folds)
     assert [r.ranks.to_dict() for r in found] == [r.ranks.to_dict() for r in without]
     assert "12 methods on 17 data sets" in ranks.summary(found[0])
 
 
 def test_ranks_compare_means_over_the_same_folds() -> None:
     frame = recorded()
-    ill = (frame["method"] == "BPGS") & (frame["condition"] == "enb") & (frame["seed"] == 3)
-    plain, graded = ranks.rankings(TABULAR, frame.assign(macro=frame["macro"].mask(ill)))
+    removed = (frame["method"] == "BPGS") & (frame["condition"] == "enb") & (frame["seed"] == 3)
+    plain, graded = ranks.rankings(TABULAR, frame.assign(macro=frame["macro"].mask(removed)))
     whole = ranks.rank("", ranks.rankings(TABULAR, frame)[0].scores.drop(index="enb"))
     assert plain.ranks.to_dict() == whole.ranks.to_dict()
     assert len(graded.scores) == 17
-    elsewhere = frame[(frame["condition"] != "enb ×1000") | (frame["seed"] != 3)]  # the tables are compared, too
-    assert [len(r.scores) for r in ranks.rankings(TABULAR, elsewhere)] == [17, 16]
+    incomplete = frame[(frame["condition"] != "enb ×1000") | (frame["seed"] != 3)]  # both tables use the same folds
+    assert [len(r.scores) for r in ranks.rankings(TABULAR, incomplete)] == [17, 16]
     assert [len(r.scores) for r in ranks.rankings(TABULAR, frame[frame["seed"] != 3])] == [17, 17]
 
 
-def test_a_single_task_that_diverged_is_not_left_out_of_the_mean() -> None:
-    class Alone:
+def test_diverged_single_task_makes_the_mean_missing() -> None:
+    class SingleTaskResults:
         def result(self, run: Run) -> dict[str, Any]:
             diverged = run.data.kwargs.get("target") == 1 and run.seed == 1
             return {"chart": {}, "macro": None if diverged else 0.5, "worst": None if diverged else 0.4}
@@ -198,7 +198,7 @@ def test_a_single_task_that_diverged_is_not_left_out_of_the_mean() -> None:
             return []
 
     study = small(TABULAR)
-    frame = collect_scores(study, Alone())
+    frame = collect_scores(study, SingleTaskResults())
     alone = frame[frame["method"] == SINGLE]
     assert alone.loc[alone["seed"] == 0, ["macro", "worst"]].to_numpy().tolist() == [[0.5, 0.4]] * 2
     assert alone.loc[alone["seed"] == 1, ["macro", "worst"]].isna().all().all()
@@ -212,7 +212,7 @@ def printed(frame: pd.DataFrame, width: int = 80) -> str:
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_a_terminal_cuts_no_number_of_a_ranking(width: int) -> None:
+def test_terminal_does_not_truncate_numbers_of_a_ranking(width: int) -> None:
     frame = recorded()
     text = printed(frame, width)
     assert "…" not in text
@@ -228,7 +228,7 @@ def test_a_terminal_cuts_no_number_of_a_ranking(width: int) -> None:
 @pytest.mark.parametrize(
     ("methods", "sets"), [(["Static", "BPGS"], ["enb", "edm"]), (["Static", "BPGS", "UWSO"], ["enb"])]
 )
-def test_what_cannot_be_ranked_is_shown_as_it_is(methods: list[str], sets: list[str], tmp_path: Path) -> None:
+def test_results_that_cannot_be_ranked_are_shown_as_tables(methods: list[str], sets: list[str], tmp_path: Path) -> None:
     frame = recorded()
     frame = frame[frame["method"].isin(methods) & frame["condition"].isin(sets)]
     assert ranks.rankings(TABULAR, frame) == []
@@ -242,7 +242,7 @@ def test_what_cannot_be_ranked_is_shown_as_it_is(methods: list[str], sets: list[
 
 
 def small(study: Study) -> Study:
-    """The tabular study on toy tables."""
+    """Return the tabular study on toy tables."""
     conditions = tuple(
         replace(c, problem="toy", targets=3, schedule=(("batch_size", 16),))
         for c in study.conditions[:2] + study.conditions[17:19]
@@ -250,17 +250,19 @@ def small(study: Study) -> Study:
     methods = {name: study.methods[name] for name in ("Static", "UW-O", "Nash-MTL", SINGLE)}
     schedule = replace(study.schedule, epochs=2)
     plain: tuple[Condition, ...] = tuple(replace(c, only=tuple(methods)[:3]) if c.only else c for c in conditions)
-    return replace(study, conditions=plain, methods=methods, schedule=schedule, seeds=(0, 1), ten=(0, 1), claims=())
+    return replace(
+        study, conditions=plain, methods=methods, schedule=schedule, seeds=(0, 1), ten_seeds=(0, 1), claims=()
+    )
 
 
-def test_a_study_of_tables_ends_as_ranks_and_diagrams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tabular_study_writes_ranks_and_diagrams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy_table.install(tmp_path / "data", monkeypatch, rows=(60,))
     study, store = small(TABULAR), Store(tmp_path)
     for stack in make_run_batches(cell.run for cell in study.grid()):
         execute(stack, tmp_path)
     frame = collect_scores(study, store)
     alone = frame[frame["method"] == SINGLE]
-    assert len(alone) == 2 * 2  # conditions × folds: the tasks of each are one row
+    assert len(alone) == 2 * 2  # conditions × folds; the tasks of each share one row
     assert len(frame) == 4 * 2 * 3 + 4
     written = {path.name for path in Report([study], store).write(tmp_path / "report")}
     assert {"tabular-ranks.md", "tabular-ranks.csv", "tabular-ranks.png", "tabular-graded.png"} <= written
@@ -269,7 +271,7 @@ def test_a_study_of_tables_ends_as_ranks_and_diagrams(tmp_path: Path, monkeypatc
     assert "Loss of score under graded factors" in text
 
 
-def test_a_study_of_the_paper_ends_as_training_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_study_of_the_paper_writes_training_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy_table.install(tmp_path / "data", monkeypatch)
     conditions = tuple(replace(c, problem="toy", model=None) for c in RF1.conditions[:2])
     schedule = replace(RF1.schedule, epochs=3, batch_size=16)
@@ -284,7 +286,7 @@ def test_a_study_of_the_paper_ends_as_training_curves(tmp_path: Path, monkeypatc
     assert report.frames["rf1"][["r2", "rmse", "mae"]].notna().all().all()
 
 
-def test_missing_data_stop_a_study_before_it_starts(tmp_path: Path) -> None:
+def test_missing_data_are_reported_before_training(tmp_path: Path) -> None:
     arguments = ["reproduce", "yeast", "--out", str(tmp_path / "runs"), "--data", str(tmp_path)]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "300"})
     assert result.exit_code == 2

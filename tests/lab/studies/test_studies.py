@@ -1,4 +1,4 @@
-"""The paper's tables come out; so do its definitions and its proposition."""
+"""The synthetic studies reproduce the paper's tables, definitions and proposition."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ from counterpoise.lab.studies.select import parse_seeds, select_cells
 
 
 def means(study: str, methods: Sequence[str]) -> dict[tuple[str, str], float]:
-    """The mean macro scores at the paper's seeds, in the paper's columns."""
+    """Return the mean macro scores at the paper's seeds, in the paper's columns."""
     found, chosen = STUDIES[study], {}
     columns = [c.key for c in found.conditions if not c.extra and c.key in found.paper["macro"]["Kendall"]]
     for cell in select_cells(found, found.grid(seeds=found.seeds), methods, columns):
@@ -50,23 +50,23 @@ def means(study: str, methods: Sequence[str]) -> dict[tuple[str, str], float]:
         ("heterogeneous", ["PCGrad"], 0.006),
     ],
 )
-def test_the_papers_means_come_out(study: str, methods: list[str], tolerance: float) -> None:
+def test_means_equal_the_papers(study: str, methods: list[str], tolerance: float) -> None:
     paper, ours = STUDIES[study].paper["macro"], means(study, methods)
     assert len(ours) == len(methods) * len(paper["Kendall"])
     for (method, condition), mean in ours.items():
         assert mean == pytest.approx(paper[method][condition][0], abs=tolerance), (method, condition)
 
 
-def test_the_papers_rescaling_row_is_bpgs_with_raw_precisions() -> None:
+def test_rescaling_row_of_the_paper_is_bpgs_with_raw_precisions() -> None:
     paper, ours = STUDIES["rescaling"].paper["macro"]["BPGS"], means("rescaling", ["BPGS", "BPGS (raw ω)"])
     away = {m: max(abs(ours[m, c] - mean) for c, (mean, _) in paper.items()) for m in ("BPGS", "BPGS (raw ω)")}
     assert away["BPGS (raw ω)"] <= 0.003 < away["BPGS"]
 
 
-def test_uniform_factors_leave_the_weights_of_bpgs_alone() -> None:
+def test_uniform_factors_do_not_change_the_weights_of_bpgs() -> None:
     generator = torch.Generator().manual_seed(0)
     sequence = torch.rand(50, 5, generator=generator).add(0.1) * torch.tensor([3.0, 0.2, 1.0, 9.0, 0.05])
-    seen = []
+    histories = []
     for scale in (1.0, 10.0, 100.0, 1000.0):
         balancer = cp.BPGS(5)
         optimizer = torch.optim.Adam(balancer.param_groups(), lr=3e-3)
@@ -76,12 +76,12 @@ def test_uniform_factors_leave_the_weights_of_bpgs_alone() -> None:
             balancer.backward(losses.requires_grad_())
             assert balancer.weights is not None
             weights.append(balancer.weights)
-        seen.append(torch.stack(weights))
-    for other in seen[1:]:
-        torch.testing.assert_close(other, seen[0], rtol=2e-6, atol=1e-7)
+        histories.append(torch.stack(weights))
+    for other in histories[1:]:
+        torch.testing.assert_close(other, histories[0], rtol=2e-6, atol=1e-7)
 
 
-def test_the_patterns_of_factors() -> None:
+def test_patterns_of_loss_factors() -> None:
     tasks = PROBLEMS["rescaling"].tasks
     assert factors(tasks, scale=10.0).tolist() == [10, 1, 1, 1, 1]
     assert factors(tasks, scale=10.0, pattern="uniform").tolist() == [10] * 5
@@ -91,15 +91,15 @@ def test_the_patterns_of_factors() -> None:
         factors(tasks, pattern="sngle")
 
 
-def test_only_the_opposed_regime_opposes_tasks() -> None:
-    """The mean cosine between two tasks' first directions over seeds: ρ² in the paper's "conflict", −ρ² in ours."""
+def test_only_the_opposed_regime_has_opposed_tasks() -> None:
+    """The mean cosine of two tasks' first directions is ρ² in the regime "conflict" and −ρ² in "opposed"."""
 
     def cosine(regime: str) -> float:
         rho = REGIMES[regime][0]
         found = []
         for seed in range(200):
-            draws = ProblemSampler(seed)
-            d = draws.correlated(draws.normal(24), 3, rho)
+            sampler = ProblemSampler(seed)
+            d = sampler.correlated(sampler.normal(24), 3, rho)
             sign = -1 if regime == "opposed" else 1
             found.append(float(d[0] @ (sign * d[2])))
         return sum(found) / len(found)
@@ -112,10 +112,10 @@ def test_only_the_opposed_regime_opposes_tasks() -> None:
     assert torch.corrcoef(torch.stack([conflict.y[0], conflict.y[1]]))[0, 1] > -0.2
 
 
-def test_directions_have_the_stated_cosine() -> None:
-    draws = ProblemSampler(0)
-    reference = draws.normal(20)
-    for vector in draws.correlated(reference, 5, -0.35):
+def test_directions_have_the_given_cosine() -> None:
+    sampler = ProblemSampler(0)
+    reference = sampler.normal(20)
+    for vector in sampler.correlated(reference, 5, -0.35):
         assert float(vector.norm()) == pytest.approx(1.0, abs=1e-5)
         assert float(vector @ reference / reference.norm()) == pytest.approx(-0.35, abs=1e-5)
 
@@ -125,12 +125,12 @@ def outputs(kind: str, rows: int = 200) -> tuple[Tensor, Tensor]:
     if kind == "binary":
         return torch.randn(3, rows, 1, generator=g), torch.randint(2, (3, rows), generator=g).float()
     if kind == "classes":
-        return torch.randn(3, rows, 7, generator=g), torch.randint(5, (3, rows), generator=g)  # two classes never true
+        return torch.randn(3, rows, 7, generator=g), torch.randint(5, (3, rows), generator=g)  # two classes never occur
     y = torch.randn(3, rows, 2, generator=g)
     return y + 0.5 * torch.randn(3, rows, 2, generator=g), y
 
 
-def test_scores_are_those_of_scikit_learn() -> None:
+def test_scores_equal_those_of_scikit_learn() -> None:
     out, y = outputs("binary")
     expected = [metrics.f1_score(y[r], out[r, :, 0] >= 0) for r in range(3)]
     assert task_types.f1(out, y).tolist() == pytest.approx(expected)
@@ -143,7 +143,7 @@ def test_scores_are_those_of_scikit_learn() -> None:
     assert task_types.r2(out[..., :1] + 100, y[..., 0]).tolist() == [-1.0] * 3
 
 
-def test_beyond_the_paper_every_method_runs_that_sees_no_more_than_the_others() -> None:
+def test_studies_of_all_methods_exclude_methods_with_extra_data() -> None:
     methods = STUDIES["beyond-scale-stress"].methods
     names = {method.name for method in methods.values()}
     assert set(cp.methods()) - names == {"auto-lambda", "dtp"}
@@ -152,7 +152,7 @@ def test_beyond_the_paper_every_method_runs_that_sees_no_more_than_the_others() 
         assert build_balancer(method, ("a", "b", "c"), [1, 2]).tasks
 
 
-def test_each_method_is_shown_at_its_best_learning_rate_and_the_best_method_first(tmp_path: Path) -> None:
+def test_methods_are_sorted_and_reported_at_their_best_learning_rate(tmp_path: Path) -> None:
     study = replace(STUDIES["beyond-scale-stress"], methods={"UWSO": UWSO, "BPGS": BPGS}, rates=(1e-3, 1e-2))
     store = Store(tmp_path / "runs")
     for cell in study.grid(seeds=[1, 2]):
@@ -173,7 +173,7 @@ def test_each_method_is_shown_at_its_best_learning_rate_and_the_best_method_firs
     assert (tmp_path / "report/figures" / f"{study.name}.png").stat().st_size > 10_000
 
 
-def test_batches_of_any_size_and_columns_for_some_methods_only() -> None:
+def test_conditions_can_change_the_batch_size_and_limit_methods() -> None:
     cells = list(STUDIES["knobs"].grid(seeds=[42]))
     sizes = {cell.run.schedule.batch_size for cell in cells}
     assert sizes == {1, 4, 16, 64, 256}
@@ -181,7 +181,7 @@ def test_batches_of_any_size_and_columns_for_some_methods_only() -> None:
     assert {cell.run.data.name for cell in STUDIES["learning-theta"].grid()} == set(PROBLEMS)
 
 
-def test_a_grid_can_be_cut_by_what_a_person_types() -> None:
+def test_grid_can_be_selected_by_seeds_methods_and_conditions() -> None:
     study = STUDIES["scale-stress"]
     assert len(list(study.grid(seeds=range(42, 52)))) == 4 * 4 * 10
     cells = select_cells(study, study.grid(seeds=[42]), ["bpgs"], ["×10"])

@@ -55,7 +55,7 @@ def read(path: Path) -> Table:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path}: expected an ARFF file, cannot read it ({error.strerror})") from error
+        raise DataError(f"{path}: expected an ARFF file, found {error.strerror}") from error
     cached = cache_folder() / f"arff-{hashlib.sha256(content).hexdigest()[:32]}-{LAYOUT}.npz"
     table = _load_cache(cached)
     if table is None:
@@ -73,8 +73,8 @@ def parse(content: bytes, path: Path) -> Table:
         rows, meta = arff.loadarff(io.StringIO(text.decode("utf-8")))
         return _table(rows, meta)
     except Exception as error:  # the parser raises many kinds of errors on broken files
-        found = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise DataError(f"{path}: expected a complete ARFF table, cannot parse it ({found})") from error
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise DataError(f"{path}: expected a complete ARFF table, found {reason}") from error
 
 
 def _table(rows: Any, meta: Any) -> Table:
