@@ -119,9 +119,9 @@ def score_table() -> str:
     sys.path.append(str(DOCS))
     read_first_table = importlib.import_module("recorded").read_first_table
     means = {
-        (study, *cell): score.mean
+        (study, column, method): score.mean
         for study in {study for study, _ in columns.values()}
-        for cell, score in read_first_table(ROOT / "results" / "beyond" / "tables" / f"{study}.md").items()
+        for (method, column), score in read_first_table(ROOT / "results" / "beyond" / "tables" / f"{study}.md").items()
     }
     best = {
         key: max(means[study, condition, m] for m in methods.values()) for key, (study, condition) in columns.items()
