@@ -286,8 +286,8 @@ def test_evaluation_does_not_change_state(name: str) -> None:
 def test_absent_task_does_not_affect_losses_of_the_same_node(how: Callable[[Any], Any]) -> None:
     """unbind, split and compiled functions create one node for several losses."""
     leaf = torch.tensor([1.0, 2.0, 4.0], requires_grad=True)
-    there = torch.tensor([True, False, True])
-    cp.Static(3)(how(torch.where(there, leaf, torch.nan).unbind())).backward()
+    present = torch.tensor([True, False, True])
+    cp.Static(3)(how(torch.where(present, leaf, torch.nan).unbind())).backward()
     assert leaf.grad is not None
     assert leaf.grad.tolist() == [1.0, 0.0, 1.0]
 

@@ -1,11 +1,17 @@
-"""Counterpoise balances the losses of a multi-task model.
+"""Balancing the losses of a multi-task model in PyTorch.
 
-balancer = counterpoise.BPGS(["seg", "depth"])
-loss = balancer({"seg": seg_loss, "depth": depth_loss})
-loss.backward()
+Loss-space methods weight the losses:
 
-balancer = counterpoise.PCGrad(2, weighting=counterpoise.BPGS(2))
-balancer.backward([seg_loss, depth_loss], shared=model.encoder.parameters())
+    balancer = counterpoise.BPGS(["seg", "depth"])
+    loss = balancer({"seg": seg_loss, "depth": depth_loss})
+    loss.backward()
+
+Gradient-space methods combine the gradients of the tasks, optionally after weighting the losses:
+
+    balancer = counterpoise.PCGrad(2, weighting=counterpoise.BPGS(2))
+    balancer.backward([seg_loss, depth_loss], shared=model.encoder.parameters())
+
+`counterpoise.methods()` lists all methods, and `counterpoise.diagnose` helps to choose one.
 """
 
 from . import functional

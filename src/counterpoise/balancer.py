@@ -37,21 +37,21 @@ class Balancer(Float32State, ABC):
     methods (`Aggregation`), which combine the gradients of the tasks.
 
     Args:
-        tasks (int | Sequence[str]): number of tasks, or their names.
-        batch_shape (int | tuple[int, ...]): leading dimensions of the losses. `(120,)` balances 120 independent models
-            at once, each with its own state. Default: ().
-        strict (bool): raise an error for a loss that is not finite, instead of treating its task as absent. This
-            synchronizes with the device in every step. Default: False.
-        process_group (ProcessGroup | None): the group over which losses are averaged; None selects the default group
-            if one is initialized. Default: None.
+        tasks (int or sequence of str): Number of tasks, or their names.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses. `(120,)` balances 120 independent
+            models at once, each with its own state. Default: `()`.
+        strict (bool, optional): Raise an error for a loss that is not finite, instead of treating its task as absent.
+            This synchronises with the device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): The group over which losses are averaged; `None` selects the default
+            group if one is initialised. Default: `None`.
 
     Attributes:
-        tasks (tuple[str, ...]): names of the tasks.
-        batch_shape (tuple[int, ...]): leading dimensions of the losses.
+        tasks (tuple of str): Names of the tasks.
+        batch_shape (tuple of int): Leading dimensions of the losses.
 
     Raises:
-        TypeError: if `tasks` is neither a number nor a sequence of names.
-        ValueError: if there are no tasks, or if two have the same name.
+        TypeError: If `tasks` is neither a number nor a sequence of names.
+        ValueError: If there are no tasks, or if two have the same name.
 
     Example:
         >>> import counterpoise as cp
@@ -114,18 +114,18 @@ class Balancer(Float32State, ABC):
         """Add the balanced gradients to `.grad` of the network's and the balancer's parameters.
 
         Args:
-            losses (Losses): a tensor (…, T), or one scalar per task, by name or in the order of the tasks. None and
-                NaN stand for an absent task.
-            shared (Iterable[Tensor] | None): the parameters that all tasks share, on which gradient-space methods
-                compare task gradients. Loss-space methods ignore it. Default: None.
-            features (Tensor | None): the representation that all heads take as input. Gradient-space methods compare
-                task gradients there, or on `shared` through it. Default: None.
-            scaler (GradScaler | None): a gradient scaler, applied after weighting. Default: None.
-            retain_graph (bool): keep the graph for another backward pass. Default: False.
-            **needs: what else the method requires, for example `kpis` for DTP; see `describe(name).needs`.
+            losses (Losses): A tensor (…, T), or one scalar per task, by name or in the order of the tasks. None and
+                NaN mark an absent task.
+            shared (iterable of Tensor, optional): The parameters that all tasks share, on which gradient-space methods
+                compare task gradients. Loss-space methods ignore it. Default: `None`.
+            features (Tensor, optional): The representation that all heads take as input. Gradient-space methods compare
+                task gradients there, or on `shared` through it. Default: `None`.
+            scaler (GradScaler, optional): A gradient scaler, applied after weighting. Default: `None`.
+            retain_graph (bool, optional): Keep the graph for another backward pass. Default: `False`.
+            **needs: What else the method requires, for example `kpis` for DTP; see `describe(name).needs`.
 
         Returns:
-            Tensor: the objective, detached.
+            Tensor: The objective, detached.
         """
 
     @abstractmethod
@@ -143,21 +143,21 @@ class Balancer(Float32State, ABC):
         factor on the scalar multiplies all gradients.
 
         Args:
-            losses (Losses): as in `backward`.
-            shared (Iterable[Tensor] | None): as in `backward`. Default: None.
-            features (Tensor | Sequence[Tensor] | None): as in `backward`. Default: None.
-            **needs: as in `backward`.
+            losses (Losses): As in `backward`.
+            shared (iterable of Tensor, optional): As in `backward`. Default: `None`.
+            features (Tensor or sequence of Tensor, optional): As in `backward`. Default: `None`.
+            **needs: As in `backward`.
 
         Returns:
-            Tensor: the scalar to differentiate.
+            Tensor: The scalar to differentiate.
         """
 
     def step_end(self, losses_after: Losses, *, counts: Tensor | None = None) -> None:
-        """Update methods that use the losses after the optimizer's step (FAMO); other methods do nothing.
+        """Update methods that use the losses after the optimiser's step (FAMO); other methods do nothing.
 
         Args:
-            losses_after (Losses): the losses of the same batch, computed again.
-            counts (Tensor | None): number of samples behind each loss, (…, T). Default: None.
+            losses_after (Losses): The losses of the same batch, computed again.
+            counts (Tensor, optional): Number of samples behind each loss, (…, T). Default: `None`.
         """
         del losses_after, counts
 
@@ -169,13 +169,13 @@ class Balancer(Float32State, ABC):
         self._last = StepRecord()
 
     def param_groups(self, **options: Any) -> list[dict[str, Any]]:
-        """Return optimizer groups for the balancer's parameters.
+        """Return optimiser groups for the balancer's parameters.
 
         Args:
-            **options: options of the group, such as `lr`. The weight decay is 0 unless given.
+            **options: Options of the group, such as `lr`. The weight decay is 0 unless given.
 
         Returns:
-            list[dict[str, Any]]: one group, or none if the method has no parameters.
+            list of dict: One group, or none if the method has no parameters.
         """
         parameters = list(self.parameters())
         return [{"params": parameters, "weight_decay": 0.0, **options}] if parameters else []

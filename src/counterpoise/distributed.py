@@ -13,7 +13,7 @@ from .functional._masking import output_dtype
 
 
 def is_active(group: dist.ProcessGroup | None) -> bool:
-    """Return whether a process group with more than one rank is initialized."""
+    """Return whether a process group with more than one rank is initialised."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
 
 
@@ -66,11 +66,11 @@ def average_gradients(parameters: Iterable[Tensor], group: dist.ProcessGroup | N
     the parameters of the heads (`ranks="exact"`) or on all parameters (`ranks="local"`).
 
     Args:
-        parameters (Iterable[Tensor]): the parameters. On a rank where one has no gradient, its gradient counts as 0.
-        group (ProcessGroup | None): the process group; None selects the default group. Default: None.
+        parameters (iterable of Tensor): The parameters. On a rank where one has no gradient, its gradient counts as 0.
+        group (ProcessGroup, optional): The process group; `None` selects the default group. Default: `None`.
 
     Returns:
-        None: the gradients are replaced in place. Without an initialized process group nothing happens.
+        None: The gradients are replaced in place. Without an initialised process group nothing happens.
 
     Example:
         >>> import counterpoise as cp

@@ -104,7 +104,7 @@ def mask_unsampled(values: Tensor, counts: Tensor) -> Tensor:
 
 
 def check_finite(values: Tensor, slots: Slots, tasks: tuple[str, ...], counts: Tensor | None = None) -> None:
-    """Raise an error if a given loss is not finite. Reading the values synchronizes with the device."""
+    """Raise an error if a given loss is not finite. Reading the values synchronises with the device."""
     nonfinite = ~torch.isfinite(values)
     if counts is not None:
         nonfinite &= _has_samples(counts, values)

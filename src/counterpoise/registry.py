@@ -17,13 +17,13 @@ class Method:
     """Description of a method, as `describe` returns it.
 
     Attributes:
-        name (str): name in the registry, such as "bpgs".
-        build (type[Balancer]): class of the method.
+        name (str): Name in the registry, such as "bpgs".
+        build (type): Class of the method.
         space (str): "loss" for methods that weight losses, "gradient" for methods that combine task gradients.
-        paper (str): authors and year of the paper; empty if there is none.
-        summary (str): what the method does and when to use it, in one line.
-        needs (tuple[str, ...]): requirements beyond the losses: "kpis", "step_end", "epoch_end", "validation", ….
-        url (str): link to the paper; empty if there is none.
+        paper (str): Authors and year of the paper; empty if there is none.
+        summary (str): What the method does and when to use it, in one line.
+        needs (tuple of str): Requirements beyond the losses: "kpis", "step_end", "epoch_end", "validation", ….
+        url (str): Link to the paper; empty if there is none.
     """
 
     name: str
@@ -44,7 +44,7 @@ def register(
     """Return a class decorator that adds a balancer to the registry; the arguments are the fields of `Method`.
 
     Raises:
-        ValueError: if another class has the same name. A class may be defined again, for example in a notebook.
+        ValueError: If another class has the same name. A class may be defined again, for example in a notebook.
     """
 
     def add(build: Kind) -> Kind:
@@ -63,13 +63,13 @@ def methods(space: Space | None = None) -> list[str]:
     """Return the names of all methods in alphabetical order.
 
     Args:
-        space (str | None): "loss" or "gradient" to select the methods of one space. Default: None, all methods.
+        space (str, optional): "loss" or "gradient" to select the methods of one space. Default: `None`, all methods.
 
     Returns:
-        list[str]: the names.
+        list of str: The names.
 
     Raises:
-        ValueError: if `space` is unknown.
+        ValueError: If `space` is unknown.
 
     Example:
         >>> import counterpoise as cp
@@ -85,13 +85,13 @@ def describe(name: str) -> Method:
     """Return the description of a method.
 
     Args:
-        name (str): name of the method or of its class. Case and punctuation are ignored: "UWSO" is "uw-so".
+        name (str): Name of the method or of its class. Case and punctuation are ignored: "UWSO" is "uw-so".
 
     Returns:
-        Method: the class, the space, the paper with its link, a summary, and the requirements.
+        Method: The class, the space, the paper with its link, a summary, and the requirements.
 
     Raises:
-        ValueError: if there is no such method.
+        ValueError: If there is no such method.
 
     Example:
         >>> import counterpoise as cp
@@ -111,16 +111,16 @@ def make(name: str, tasks: int | Sequence[str], **options: Any) -> Balancer:
     """Create a balancer by name.
 
     Args:
-        name (str): name of the method or of its class, as in `describe`.
-        tasks (int | Sequence[str]): number of tasks, or their names.
-        **options: options of the method; `help(describe(name).build)` lists them.
+        name (str): Name of the method or of its class, as in `describe`.
+        tasks (int or sequence of str): Number of tasks, or their names.
+        **options: Options of the method; `help(describe(name).build)` lists them.
 
     Returns:
-        Balancer: the new balancer.
+        Balancer: The new balancer.
 
     Raises:
-        ValueError: if there is no such method.
-        TypeError: if the method has no such option.
+        ValueError: If there is no such method.
+        TypeError: If the method has no such option.
 
     Example:
         >>> import counterpoise as cp

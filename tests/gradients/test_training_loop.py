@@ -126,14 +126,14 @@ def test_replicas_are_independent() -> None:
         alone = [cp.make(name, 3, **options, **({"seed": seed} if draws else {})).double() for seed in streams]
         for step in range(3):
             stacked.grad = None
-            there = torch.ones(replicas, 3, dtype=torch.bool)
-            there[1], there[2, 0] = step != 1 or draws, step != 1  # a replica without labels; alone, it would not draw
+            present = torch.ones(replicas, 3, dtype=torch.bool)
+            present[1], present[2, 0] = step != 1 or draws, step != 1  # a replica without labels; alone, it would not draw
             losses = ((x @ stacked).tanh() - y).square().mean(1)
-            balancer.backward(torch.where(there, losses, torch.nan), shared=[stacked])
+            balancer.backward(torch.where(present, losses, torch.nan), shared=[stacked])
             for r in range(replicas):
                 single = start[r].clone().requires_grad_()
                 losses = ((x[r] @ single).tanh() - y[r]).square().mean(0)
-                alone[r].backward(torch.where(there[r], losses, torch.nan), shared=[single])
+                alone[r].backward(torch.where(present[r], losses, torch.nan), shared=[single])
                 grad = torch.zeros_like(single) if single.grad is None else single.grad
                 assert stacked.grad is not None
                 torch.testing.assert_close(stacked.grad[r], grad, rtol=1e-8, atol=1e-10, msg=f"{name} {step} {r}")

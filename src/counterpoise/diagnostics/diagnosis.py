@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .._files import atomic_path
+from .._json import replace_nonfinite
 from .advice import Verdict, decide, recommend, remarks
 from .display import draw_figure, print_table
 from .measurements import Measurements
@@ -18,24 +19,24 @@ class Diagnosis(Measurements):
     `Monitor.diagnosis` creates it. Tuples with one entry per task follow the order of `tasks`.
 
     Attributes:
-        tasks (tuple[str, ...]): names of the tasks.
-        steps (int): number of monitored steps.
-        losses (tuple[float, ...]): median loss of each task; NaN for a task that never had one.
-        decades (tuple[float, ...]): log10 of the largest over the smallest loss, in each step.
-        std (tuple[float, ...]): standard deviation of the log-losses, in each step.
-        absent (tuple[float, ...]): share of steps without the task.
-        nonpositive (tuple[float, ...]): share of steps in which its loss was 0 or negative.
-        gradient_checks (int): how often task gradients were compared.
-        norms (tuple[float, ...]): median norm of each task gradient; empty if gradients were not compared.
-        cosines (tuple[tuple[float, ...], ...]): mean cosine of each pair of task gradients.
-        negative (float | None): share of task pairs with a negative cosine.
-        conflict (float | None): share of task pairs with a cosine below −0.1.
-        abs_z_over_tau (tuple[float, ...]): |z|/τ of each task in the chart of BPGS; empty for other methods.
-        slope (float | None): smallest σ(1 − σ) in that chart; ¼ at its centre.
+        tasks (tuple of str): Names of the tasks.
+        steps (int): Number of monitored steps.
+        losses (tuple of float): Median loss of each task; NaN for a task that never had one.
+        decades (tuple of float): log10 of the largest over the smallest loss, in each step.
+        std (tuple of float): Standard deviation of the log-losses, in each step.
+        absent (tuple of float): Share of steps without the task.
+        nonpositive (tuple of float): Share of steps in which its loss was 0 or negative.
+        gradient_checks (int): How often task gradients were compared.
+        norms (tuple of float): Median norm of each task gradient; empty if gradients were not compared.
+        cosines (tuple of tuple of float): Mean cosine of each pair of task gradients.
+        negative (float or None): Share of task pairs with a negative cosine.
+        conflict (float or None): Share of task pairs with a cosine below −0.1.
+        abs_z_over_tau (tuple of float): |z|/τ of each task in the chart of BPGS; empty for other methods.
+        slope (float or None): Smallest σ(1 − σ) in that chart; ¼ at its centre.
         saturation_edge (float): |z|/τ above which θ has little effect on its task.
-        methods (tuple[str, ...]): classes of the balancer and of its weighting.
-        in_gradient_space (bool): whether the balancer compares task gradients.
-        gradients_requested (bool): whether `shared=` was given.
+        methods (tuple of str): Classes of the balancer and of its weighting.
+        in_gradient_space (bool): Whether the balancer compares task gradients.
+        gradients_requested (bool): Whether `shared=` was given.
 
     Example:
         >>> import counterpoise as cp
@@ -62,10 +63,10 @@ class Diagnosis(Measurements):
         """Write all measurements, the verdict and the advice to a JSON file.
 
         Args:
-            path (str | os.PathLike): the file, which is replaced atomically. NaN is written as null.
+            path (str or os.PathLike): The file, which is replaced atomically. NaN is written as null.
         """
         derived = {"spread": self.spread, "drift": self.drift, "verdict": self.verdict, "advice": self.advice}
-        text = json.dumps(_replace_nan(asdict(self) | derived), indent=1, allow_nan=False) + "\n"
+        text = json.dumps(replace_nonfinite(asdict(self) | derived), indent=1, allow_nan=False) + "\n"
         with atomic_path(Path(path)) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
@@ -77,18 +78,9 @@ class Diagnosis(Measurements):
         """Draw the spread of the losses and the cosines of the task gradients. Requires matplotlib.
 
         Args:
-            path (str | os.PathLike): the file; its extension determines the format.
+            path (str or os.PathLike): The file; its extension determines the format.
         """
         draw_figure(self, self.advice, path)
 
     def __str__(self) -> str:
         return "\n".join(self.advice)
-
-
-def _replace_nan(value: object) -> object:
-    """Replace numbers that JSON cannot represent by None."""
-    if isinstance(value, float):
-        return value if value - value == 0 else None
-    if isinstance(value, dict):
-        return {key: _replace_nan(entry) for key, entry in value.items()}
-    return [_replace_nan(entry) for entry in value] if isinstance(value, list | tuple) else value

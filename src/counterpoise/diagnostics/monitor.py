@@ -31,19 +31,19 @@ def diagnose(
     Use the result as a context manager around the loop. A few hundred steps are enough. Training is not changed.
 
     Args:
-        balancer_or_tasks (Balancer | int | Sequence[str] | Mapping[str, Any]): a balancer, whose steps are then
-            monitored; or the tasks (their number, their names, or a mapping with their names as keys), in which case
-            you call `monitor(losses)` in every step.
-        shared (Iterable[Tensor] | None): the parameters that all tasks share. If given, conflicts between task
-            gradients are measured too, at the cost of one backward pass per task. Default: None.
-        every (int): average number of steps between two such measurements. The intervals are random, so that they do
-            not coincide with a period of the data. Default: 10.
+        balancer_or_tasks (Balancer, int, sequence of str, or mapping): A balancer, whose steps are then monitored; or
+            the tasks (their number, their names, or a mapping with their names as keys), in which case you call
+            `monitor(losses)` in every step.
+        shared (iterable of Tensor, optional): The parameters that all tasks share. If given, conflicts between task
+            gradients are measured too, at the cost of one backward pass per task. Default: `None`.
+        every (int, optional): Average number of steps between two such measurements. The intervals are random, so that
+            they do not coincide with a period of the data. Default: `10`.
 
     Returns:
-        Monitor: a context manager; its property `diagnosis` returns the result.
+        Monitor: A context manager; its property `diagnosis` returns the result.
 
     Raises:
-        ValueError: if `every` is below 1, or if the balancer has a batch shape.
+        ValueError: If `every` is below 1, or if the balancer has a batch shape.
 
     Example:
         >>> import counterpoise as cp
@@ -59,13 +59,14 @@ def diagnose(
 class Monitor:
     """Collect the losses and task gradients of a training loop; `diagnosis` evaluates them.
 
-    Nothing synchronizes with the device before `diagnosis` is read. `counterpoise.diagnose` creates a monitor and
+    Nothing synchronises with the device before `diagnosis` is read. `counterpoise.diagnose` creates a monitor and
     describes the arguments.
 
     Args:
-        balancer_or_tasks (Balancer | int | Sequence[str] | Mapping[str, Any]): a balancer, or the tasks.
-        shared (Iterable[Tensor] | None): the parameters that all tasks share, to measure conflicts. Default: None.
-        every (int): average number of steps between two measurements of conflict. Default: 10.
+        balancer_or_tasks (Balancer, int, sequence of str, or mapping): A balancer, or the tasks.
+        shared (iterable of Tensor, optional): The parameters that all tasks share, to measure conflicts.
+            Default: `None`.
+        every (int, optional): Average number of steps between two measurements of conflict. Default: `10`.
 
     Example:
         >>> import counterpoise as cp
@@ -117,11 +118,12 @@ class Monitor:
         """Record the losses of one step, before its backward pass.
 
         Args:
-            losses (Losses): the losses, in any form that a balancer accepts.
-            counts (Tensor | None): number of samples behind each loss, (T,); tasks with 0 are absent. Default: None.
+            losses (Losses): The losses, in any form that a balancer accepts.
+            counts (Tensor, optional): Number of samples behind each loss, (T,); tasks with 0 are absent.
+                Default: `None`.
 
         Returns:
-            Losses: the losses, unchanged.
+            Losses: The losses, unchanged.
         """
         values, slots, inputs = collect_losses(losses, self.tasks, (), None)
         if counts is not None:
@@ -137,7 +139,7 @@ class Monitor:
         """The evaluation of all steps so far.
 
         Raises:
-            RuntimeError: if no losses were recorded.
+            RuntimeError: If no losses were recorded.
         """
         if not self._losses:
             raise RuntimeError(

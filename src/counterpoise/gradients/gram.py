@@ -61,7 +61,7 @@ def scatter_gram(products: Tensor, places: Sequence[int], count: int) -> Tensor:
     """Embed a matrix (…, n, n) at the given rows and columns of a zero matrix of size `count`."""
     if len(places) == count:
         return products
-    # Indexing with a tensor would synchronize with the device.
+    # Indexing with a tensor would synchronise with the device.
     eye = torch.eye(count, dtype=products.dtype, device=products.device)
     selection = torch.stack([eye[place] for place in places])
     return selection.mT @ products @ selection

@@ -65,7 +65,7 @@ def check_retained(caller: object, roots: Sequence[TaskRoot], targets: Sequence[
     each compiled part.
 
     Raises:
-        RuntimeError: if the first pass destroys the graph.
+        RuntimeError: If the first pass destroys the graph.
     """
     compiled = _compiled_graph_count()
     if _graphs_at_check.get(caller, 0) == compiled or any(is_sharded(target) for target in targets):

@@ -18,7 +18,7 @@ class Balanced:
 
     Works with `lightning` and with `pytorch_lightning`. List it before `LightningModule` in the bases of your class;
     set `self.balancer`; return the losses by task from `training_step`; and add `self.balancer.param_groups()` to the
-    optimizer. For a gradient-space balancer, override `shared_parameters`. With manual optimization, call
+    optimiser. For a gradient-space balancer, override `shared_parameters`. With manual optimisation, call
     `self.manual_backward(self.balance(losses))`. The scalars of `readings` are logged in `on_after_backward`.
 
     Mixed precision, gradient accumulation and checkpoints work as usual. Gradient clipping applies to the network
@@ -26,7 +26,7 @@ class Balanced:
     each parameter, which DDP does not support; DDP's gradient averaging is disabled, and `backward` averages instead.
 
     Attributes:
-        balancer (Balancer): any balancer. Set it in `__init__`.
+        balancer (Balancer): Any balancer. Set it in `__init__`.
 
     Example:
         >>> import counterpoise as cp
@@ -61,19 +61,19 @@ class Balanced:
         """Return the parameters that all tasks share. Override it if the balancer is a gradient-space method.
 
         Returns:
-            Iterable[nn.Parameter] | None: the parameters; None by default.
+            iterable of nn.Parameter or None: The parameters; `None` by default.
         """
         return None
 
     def balance(self, losses: Mapping[str, Tensor | None], **needs: Any) -> Tensor:
-        """Combine losses to one scalar. Call it yourself only with manual optimization.
+        """Combine losses to one scalar. Call it yourself only with manual optimisation.
 
         Args:
-            losses (Mapping[str, Tensor | None]): the losses by task; None for an absent task.
-            **needs: further arguments of `Balancer.loss`, such as `features` or `kpis`.
+            losses (mapping of str to Tensor or None): The losses by task; None for an absent task.
+            **needs: Further arguments of `Balancer.loss`, such as `features` or `kpis`.
 
         Returns:
-            Tensor: the scalar to differentiate.
+            Tensor: The scalar to differentiate.
         """
         shared = self.shared_parameters() if isinstance(self.balancer, Aggregation) else None
         if shared is not None:

@@ -9,11 +9,11 @@ def readings(balancer: Balancer) -> dict[str, Tensor]:
     """Return the scalars of the last step by name, for a logger.
 
     Args:
-        balancer (Balancer): any balancer.
+        balancer (Balancer): Any balancer.
 
     Returns:
-        dict[str, Tensor]: `weight/<task>` and, for BPGS, `theta/<task>` and `z_over_tau/<task>` (the chart ends at ±1).
-        The values are on the device; reading one synchronizes. Empty before the first step.
+        dict of str to Tensor: `weight/<task>` and, for BPGS, `theta/<task>` and `z_over_tau/<task>`, where the chart
+        ends at ±1. The values are on the device; reading one synchronises. Empty before the first step.
 
     Example:
         >>> import counterpoise as cp

@@ -28,13 +28,13 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
     not support; DDP's gradient averaging is disabled, and `training_step` averages instead.
 
     Args:
-        *args: arguments of `Trainer`.
-        balancer (Balancer): any balancer. The Trainer's optimizer trains its parameters, without weight decay. Every
+        *args: Arguments of `Trainer`.
+        balancer (Balancer): Any balancer. The Trainer's optimiser trains its parameters, without weight decay. Every
             checkpoint contains its state, which `train(resume_from_checkpoint=…)` restores.
-        shared (Iterable[nn.Parameter] | None): the parameters that all tasks share. Required by gradient-space
-            balancers. Default: None.
-        losses_key (str): key of the losses in the model's output. Default: "losses".
-        **kwargs: further arguments of `Trainer`.
+        shared (iterable of nn.Parameter, optional): The parameters that all tasks share. Required by gradient-space
+            balancers. Default: `None`.
+        losses_key (str, optional): Key of the losses in the model's output. Default: `"losses"`.
+        **kwargs: Further arguments of `Trainer`.
 
     Example:
         >>> import tempfile
@@ -117,7 +117,7 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         return torch.where(torch.isfinite(values), values, 0.0).sum(), {**outputs, self.losses_key: present}
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        """Create the optimizer, with a group for the balancer's parameters."""
+        """Create the optimiser, with a group for the balancer's parameters."""
         is_new = self.optimizer is None
         optimizer: torch.optim.Optimizer = super().create_optimizer(*args, **kwargs)
         if is_new:
@@ -125,7 +125,7 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
                 optimizer.add_param_group(group)
         known = {id(p) for group in optimizer.param_groups for p in group["params"]}
         if any(p.requires_grad and id(p) not in known for p in self.balancer.parameters()):
-            warnings.warn("the optimizer lacks balancer.param_groups(): the balancer will not be trained", stacklevel=2)
+            warnings.warn("the optimiser lacks balancer.param_groups(): the balancer will not be trained", stacklevel=2)
         return optimizer
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
@@ -141,15 +141,15 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         """Train, and restore the state of the balancer if a run is resumed.
 
         Args:
-            resume_from_checkpoint (str | os.PathLike | bool | None): as in `Trainer.train`. Default: None.
-            *args: further arguments of `Trainer.train`.
-            **kwargs: further arguments of `Trainer.train`.
+            resume_from_checkpoint (str, os.PathLike or bool, optional): As in `Trainer.train`. Default: `None`.
+            *args: Further arguments of `Trainer.train`.
+            **kwargs: Further arguments of `Trainer.train`.
 
         Returns:
-            TrainOutput: the result of `Trainer.train`.
+            TrainOutput: The result of `Trainer.train`.
 
         Raises:
-            FileNotFoundError: if the checkpoint was not written by a BalancedTrainer.
+            FileNotFoundError: If the checkpoint was not written by a BalancedTrainer.
         """
         if isinstance(resume_from_checkpoint, os.PathLike):
             resume_from_checkpoint = os.fspath(resume_from_checkpoint)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..._json import replace_nonfinite
 from ..files import write_atomic
 from .config import Run
 
@@ -195,14 +196,4 @@ def digest(content: bytes) -> str:
 
 def encode(value: Any) -> str:
     """Return a value as standard JSON, with null for numbers that are not finite."""
-    return json.dumps(_replace_nonfinite(value), separators=(",", ":"), allow_nan=False)
-
-
-def _replace_nonfinite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if value - value == 0 else None
-    if isinstance(value, dict):
-        return {k: _replace_nonfinite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_replace_nonfinite(v) for v in value]
-    return value
+    return json.dumps(replace_nonfinite(value), separators=(",", ":"), allow_nan=False)
