@@ -1,9 +1,9 @@
-"""How long a report on 500 runs takes, and how large its page is.
+"""Measure the time of a report on 500 runs, and the size of its page.
 
     PYTHONPATH=tests python benchmarks/report.py
 
-The runs are invented, of the paper's studies in their full length; `counterpoise report` is timed as a person calls it,
-from the start of Python to the last file.
+The runs are fake runs of the paper's studies with their full number of epochs. `counterpoise report` is timed as a
+command, from the start of Python to the last file.
 """
 
 import resource
@@ -21,24 +21,24 @@ from counterpoise.lab.engine import Run, Store
 from counterpoise.lab.studies import STUDIES
 
 RUNS = 500
-LONG = {
+EPOCHS = {
     "nyuv2": 120, "nyuv2-ablation": 60, "nyuv2-stop-gradient": 60, "nyuv2-batch-size": 60, "nyuv2-first-batch": 60,
     "yeast": 25, "rf1": 25, "rescaling": 20, "scale-stress": 20, "heterogeneous": 20, "normalisation": 20,
 }  # fmt: skip
 TASKS = {"yeast": 14, "rf1": 8, "heterogeneous": 8, "rescaling": 5, "normalisation": 5, "scale-stress": 4}
 
 
-def runs() -> Iterator[Run]:
-    for name in LONG:
+def benchmark_runs() -> Iterator[Run]:
+    for name in EPOCHS:
         yield from (cell.run for cell in STUDIES[name].grid() if not cell.condition.opt_in)
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        store, chosen = Store(Path(folder) / "runs"), list(runs())[:RUNS]
-        for run in chosen:
+        store, selected = Store(Path(folder) / "runs"), list(benchmark_runs())[:RUNS]
+        for run in selected:
             tasks = tuple(f"task {i}" for i in range(TASKS.get(run.study, 3)))
-            store.finish(run, *fake_run(run, tasks, LONG[run.study]))
+            store.finish(run, *fake_run(run, tasks, EPOCHS[run.study]))
         out = Path(folder) / "page"
         start = time.perf_counter()
         command = ["-m", "counterpoise.lab.cli.app", "report", str(store.root), "-o", str(out)]
@@ -47,11 +47,11 @@ def main() -> None:
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         size = (out / "index.html").stat().st_size / 2**20
         figures = len(list(out.rglob("*.pdf")))
-    busy = used.ru_utime + used.ru_stime
+    cpu_seconds = used.ru_utime + used.ru_stime
     row = {
-        "runs": len(chosen),
+        "runs": len(selected),
         "seconds": round(seconds, 1),
-        "CPU seconds": round(busy, 1),
+        "CPU seconds": round(cpu_seconds, 1),
         "page MB": round(size, 1),
         "figures": figures,
     }

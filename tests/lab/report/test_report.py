@@ -277,7 +277,7 @@ def test_panels_state_their_number_of_seeds() -> None:
     extra = {condition.key for condition in STUDY.conditions if condition.extra}
     results = results[~results["condition"].isin(extra) | results["seed"].isin(STUDY.seeds)]
     titles = [panel.title for panel in scores.curves(STUDY, results).panels]
-    assert titles == 2 * ["the paper's (10 seeds)", "graded factors (3 seeds)", "uniform factors (3 seeds)"]
+    assert titles == 2 * ["as in the paper (10 seeds)", "graded factors (3 seeds)", "uniform factors (3 seeds)"]
 
 
 def test_study_of_one_method_has_a_row_per_setting() -> None:

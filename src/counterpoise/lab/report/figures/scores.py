@@ -26,7 +26,7 @@ from .style import indexed_style, method_style
 
 SCORE_NAMES = {"macro": "macro score", "worst": "worst-task score"}
 FAINT_STYLE = MarkStyle("#BBBBBB")
-MAIN_TITLE = "the paper's"  # of the part without a name, beside others
+MAIN_TITLE = "as in the paper"  # of the part without a name, next to others
 
 
 def stress_curves(frames: Mapping[str, pd.DataFrame]) -> FigureSpec:
