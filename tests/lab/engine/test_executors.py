@@ -131,7 +131,7 @@ def test_data_errors_are_reported_in_one_line(name: str, tmp_path: Path) -> None
     ran = subprocess.run([*command, *options], capture_output=True, text=True, env=environment)
     assert ran.returncode == 2
     (line,) = ran.stderr.strip().splitlines()
-    assert f"{tmp_path}/rf1/rf1.arff: expected a whole ARFF table" in line
+    assert f"{tmp_path}/rf1/rf1.arff: expected a complete ARFF table" in line
 
 
 def test_an_unreachable_cluster_is_reported() -> None:
