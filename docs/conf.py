@@ -48,7 +48,7 @@ GENERATED = {
     "<!-- methods -->": method_pages.methods,
     "<!-- functions -->": method_pages.functions,
 }
-TITLES = {"ledger": "claims ledger", "made": "provenance"}
+TITLES = {"ledger": "claims ledger"}
 
 
 def insert_generated(app: Sphinx, page: str, source: list[str]) -> None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -20,13 +21,13 @@ TASKS = ("seg", "depth", "normals")
 COLOURS = ("#0072B2", "#D55E00", "#00845F")  # one per task, as in the atlas
 DASHES = ("-", "--", ":")
 LR, STEPS = 3e-3, 480  # the learning rate and length of the paper's synthetic runs
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 9, "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"], "axes.titlesize": 10,
     "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
     "grid.alpha": 0.25, "grid.linewidth": 0.6, "legend.frameon": False, "svg.fonttype": "none",
     "svg.hashsalt": "counterpoise",  # makes the files reproducible
 }  # fmt: skip
-DARK = {
+DARK: dict[Any, Any] = {
     "text.color": "#E6EDF3", "axes.labelcolor": "#E6EDF3", "axes.edgecolor": "#7D8590", "xtick.color": "#C9D1D9",
     "ytick.color": "#C9D1D9", "grid.color": "#7D8590",
 }  # fmt: skip

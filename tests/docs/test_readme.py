@@ -109,4 +109,4 @@ def test_the_code_runs_before_and_after_the_change(version: str) -> None:
         names |= {"seg_loss": names["model"].heads[0](z).square().mean(), "depth_loss": z.square().mean()}
         exec(block, names)
         assert isinstance(names["balancer"], cp.CAGrad)
-        assert names["balancer"].weights.shape == (2,)
+        assert names["balancer"].weights is not None
