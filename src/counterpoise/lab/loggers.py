@@ -108,16 +108,16 @@ class MLflow:
             raise LoggerError(f"cannot use MLflow at {uri}: {error}") from error
 
     def log(self, cell: Cell, store: Store) -> None:
-        run, result = cell.run, result_digest(cell.run, store)
+        run, logged_digest = cell.run, result_digest(cell.run, store)
         experiment = self._experiment(run.study)
         logged = self.logged[experiment]
         if run.key in logged:
             old = logged[run.key]
-            if old.info.status == "FINISHED" and old.data.tags.get(MARK) == result:
+            if old.info.status == "FINISHED" and old.data.tags.get(MARK) == logged_digest:
                 return
             self.client.delete_run(old.info.run_id)  # another result, or an interrupted logger
         study, *rest = run_path(cell)
-        tags = {TAG: run.key, MARK: result, "study": study, "mlflow.runName": ", ".join(rest)}
+        tags = {TAG: run.key, MARK: logged_digest, "study": study, "mlflow.runName": ", ".join(rest)}
         created = self.client.create_run(experiment, tags=tags)
         self.client.log_batch(created.info.run_id, params=[self.param(*pair) for pair in run_parameters(cell)])
         timestamp = int((store.folder(run) / RESULT).stat().st_mtime * 1000)

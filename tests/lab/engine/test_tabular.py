@@ -4,12 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from helpers import toy_table
 from helpers.engine_runs import result_files, train_to_end
-from sklearn import metrics
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -19,8 +17,6 @@ from counterpoise.lab.data.tabular import published_split, standardise
 from counterpoise.lab.engine import Recipe, Run, Schedule, Trainer, execute, make_run_batches, spec
 from counterpoise.lab.engine.tabular import TabularWorkload
 from counterpoise.lab.engine.workload import shuffled_order
-from counterpoise.lab.metrics.tabular import label_scores, regression_scores
-from counterpoise.lab.models.tabular import ReplicaDropout, StackedTabularNet
 from counterpoise.lab.studies.real_data import METHODS, REAL_DATA_SCHEDULE
 from counterpoise.lab.studies.tabular import METHODS as TABULAR_METHODS
 
@@ -232,61 +228,6 @@ def test_killed_batches_resume_with_identical_results(tmp_path: Path, monkeypatc
         execute(batch, tmp_path / "killed")
     assert result_files(tmp_path / "uninterrupted") == result_files(tmp_path / "killed")
     assert len(result_files(tmp_path / "uninterrupted")) == 3 * len(runs)
-
-
-def test_dropout_has_the_right_rate_and_independent_streams() -> None:
-    dropout = ReplicaDropout([1, 1, 2], 0.1)
-    x = torch.ones(3, 400, 101)
-    first, second = dropout(x), dropout(x)
-    assert torch.equal(first[0], first[1])
-    assert not torch.equal(first[0], first[2])
-    assert not torch.equal(first, second)
-    assert first.unique().tolist() == pytest.approx([0.0, 1 / 0.9])
-    assert float((first[0] == 0).double().mean()) == pytest.approx(0.1, abs=4 * (0.09 / 40400) ** 0.5)
-    both = ((first[0] == 0) & (first[2] == 0)).double().mean()
-    assert float(both) == pytest.approx(0.01, abs=4 * (0.01 / 40400) ** 0.5)
-    neighbours = ((first[0, 1:] == 0) & (first[0, :-1] == 0)).double().mean()
-    assert float(neighbours) == pytest.approx(0.01, abs=5 * (0.01 / 40400) ** 0.5)
-    assert dropout.eval()(x) is x
-
-
-def test_the_networks_have_the_sizes_of_the_paper() -> None:
-    """The residual network: Linear(103, 256), LayerNorm, four blocks 256–1024–256, LayerNorm; heads 256–128–1."""
-    network = StackedTabularNet([0], 103, 14, head_dropout=True)
-    block = 2 * 256 + 256 * 1024 + 1024 + 1024 * 256 + 256
-    trunk = 103 * 256 + 256 + 2 * 256 + 4 * block + 2 * 256
-    heads = 14 * (256 * 128 + 128 + 128 + 1)
-    assert sum(p.numel() for p in network.trunk_parameters()) == trunk
-    assert sum(p.numel() for p in network.parameters()) == trunk + heads
-    plain = StackedTabularNet([0], 103, 14, trunk="plain")
-    assert sum(p.numel() for p in plain.trunk_parameters()) == 103 * 256 + 256 + 3 * (256 * 256 + 256)
-    with pytest.raises(ValueError, match="'residual' or 'plain'"):
-        StackedTabularNet([0], 3, 2, trunk="wide")
-
-
-def test_scores_agree_with_scikit_learn() -> None:
-    generator = np.random.default_rng(0)
-    out, y = generator.normal(size=(2, 50, 4)), generator.integers(2, size=(2, 50, 4))
-    y[0, :, 3] = 0
-    weight = np.ones((2, 50))
-    weight[1, 40:] = 0
-    measured = label_scores(*(torch.from_numpy(a) for a in (out, y, weight)))
-    for r, count in enumerate((50, 40)):
-        true, chosen = y[r, :count], out[r, :count] >= 0
-        for name, average in (("macro_f1", "macro"), ("micro_f1", "micro")):
-            expected = metrics.f1_score(true, chosen, average=average, zero_division=0)
-            assert float(measured[name][r]) == pytest.approx(expected)
-        assert float(measured["hamming"][r]) == pytest.approx(1 - metrics.hamming_loss(true, chosen))
-    near = out + generator.normal(size=out.shape)
-    sd = np.array([1.0, 2.0, 3.0, 4.0])
-    measured = regression_scores(*(torch.from_numpy(a) for a in (out, near, weight, sd)))
-    for r, count in enumerate((50, 40)):
-        pair = near[r, :count], out[r, :count]
-        assert float(measured["r2"][r]) == pytest.approx(metrics.r2_score(*pair))
-        assert float(measured["mae"][r]) == pytest.approx(metrics.mean_absolute_error(*pair))
-        each = metrics.root_mean_squared_error(*pair, multioutput="raw_values")
-        assert float(measured["rmse"][r]) == pytest.approx(each.mean())
-        assert measured["score"][r].tolist() == pytest.approx((1 - each / sd).tolist())
 
 
 GRADIENT = ("PCGrad", "GradNormProxy", "CAGrad", "Nash-MTL", "BPGS + PCGrad")

@@ -54,7 +54,7 @@ class Recipe(Spec):
 
 @dataclass(frozen=True)
 class Schedule:
-    """How the network is trained."""
+    """The training schedule of the network."""
 
     epochs: int = 20
     batch_size: int = 64

@@ -1,4 +1,4 @@
-"""What all executors share: their interface and their errors."""
+"""The interface and the errors that all executors share."""
 
 from pathlib import Path
 from typing import Protocol
