@@ -99,6 +99,7 @@ def average_tensors(tensors: Sequence[Tensor], group: dist.ProcessGroup | None) 
 
 
 def world_size(group: dist.ProcessGroup | None) -> int:
+    """Return the number of ranks."""
     return dist.get_world_size(group)
 
 

@@ -6,7 +6,7 @@ tensor, and the direction is combined in place, so the full Jacobian is never bu
 
 from .combination import accumulate, cast_like, combine
 from .deferred import FactorScaler, defer_backward
-from .gram import first_gradient, gram_matrix, scatter_gram, select_weights, squared_norms
+from .gram import gram_matrix, scatter_gram, select_weights, squared_norms
 from .passes import BackwardPasses, ComparisonTargets, Passes, shared_parameters
 from .retained import check_retained, is_checkpoint_error, retain_compiled_graphs
 from .sharding import is_sharded, local_part
@@ -26,7 +26,6 @@ __all__ = [
     "check_retained",
     "combine",
     "defer_backward",
-    "first_gradient",
     "gram_matrix",
     "is_checkpoint_error",
     "is_sharded",

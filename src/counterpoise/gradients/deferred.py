@@ -14,6 +14,7 @@ class FactorScaler:
         self.factor = factor
 
     def scale(self, outputs: Tensor) -> Tensor:
+        """Return `outputs` times the factor."""
         return outputs * self.factor
 
 

@@ -76,12 +76,9 @@ def select_weights(weights: Tensor, slots: Sequence[int]) -> Tensor:
 
 def few_rows_on_cpu(rows: Sequence[GradientList]) -> bool:
     """Return whether handling the rows one by one is faster than a matrix product."""
-    return len(rows) <= FEW_ROWS and first_gradient(rows).device.type == "cpu"
-
-
-def first_gradient(rows: Sequence[GradientList]) -> Tensor:
-    """Return the first gradient that is not None."""
-    return next(grad for row in rows for grad in row if grad is not None)
+    if len(rows) > FEW_ROWS:
+        return False
+    return next(grad for row in rows for grad in row if grad is not None).device.type == "cpu"
 
 
 def _flatten(grad: Tensor | None, lead: int) -> Tensor:

@@ -46,10 +46,12 @@ class ComparisonTargets(NamedTuple):
 
     @property
     def at_features(self) -> bool:
+        """Whether tasks are compared at the features rather than on parameters."""
         return self.targets is self.features
 
     @property
     def sharded(self) -> bool:
+        """Whether any target is sharded (FSDP)."""
         return any(is_sharded(target) for target in self.targets)
 
 
