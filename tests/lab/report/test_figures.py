@@ -1,9 +1,11 @@
 """Figures rendered by matplotlib and plotly show the data of their specification."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from helpers.paper_scores import paper_scores
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
@@ -25,8 +27,6 @@ from counterpoise.lab.report.figures.spec import (
 )
 from counterpoise.lab.studies import STUDIES
 
-from .test_report import frame
-
 BLUE = MarkStyle("#0072B2")
 MARKS: dict[str, Mark] = {
     "line": Line("a", [0, 1, 2], [0.2, 0.8, 0.5], BLUE, [0.1, 0.7, 0.4], [0.3, 0.9, 0.6]),
@@ -43,7 +43,7 @@ def figure_with(*marks: Mark) -> FigureSpec:
 
 
 def pixels(spec: FigureSpec) -> np.ndarray:
-    canvas = FigureCanvasAgg(render(spec))
+    canvas: Any = FigureCanvasAgg(render(spec))
     canvas.draw()
     return np.asarray(canvas.buffer_rgba()).copy()
 
@@ -57,7 +57,7 @@ def test_matplotlib_draws_each_kind_of_mark(name: str) -> None:
 
 def test_matplotlib_draws_a_curve_per_method_and_one_legend() -> None:
     study = STUDIES["rescaling"]
-    spec = scores.curves(study, frame(study, noise=0.01))
+    spec = scores.curves(study, paper_scores(study, noise=0.01))
     figure = render(spec)
     visible = [axis for axis in figure.axes if axis.get_visible()]
     assert len(visible) == len(spec.panels)
@@ -91,7 +91,7 @@ def test_plotly_has_a_trace_shape_or_annotation_for_each_kind_of_mark(name: str)
 
 def test_plotly_panels_share_their_range_within_a_row() -> None:
     study = STUDIES["rescaling"]
-    spec = scores.curves(study, frame(study, noise=0.01))
+    spec = scores.curves(study, paper_scores(study, noise=0.01))
     panels = plotly_panels(spec)
     ranges = [tuple(panel.figure["layout"]["yaxis"]["range"]) for panel in panels]
     assert len(ranges) == len(spec.panels)

@@ -234,7 +234,7 @@ def test_recorded_scores_are_shown_unless_their_runs_are_collected(
     (recorded / "runs" / "yeast.csv").write_text("a,b\n1,2\n")
     alone = collect_runs([recorded])
     assert [problem.reason[:40] for problem in alone.problems] == [
-        "'other' is not a study: name the file aft",
+        "'other' is not a study: name the file af",
         "expected the scores of yeast, found no c",
     ]
     (variant,) = report_variants(alone)

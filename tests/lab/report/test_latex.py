@@ -6,19 +6,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from helpers.paper_scores import paper_scores
 from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.lab.report import latex, tables
 from counterpoise.lab.studies import STUDIES, Study
 
-from .test_report import frame
-
 TABLED = [study for study in STUDIES.values() if study.paper and not study.rates and "macro" in study.paper]
 
 
 def written(study: Study) -> str:
-    return latex.tables(study, tables.table_entries(study, frame(study, noise=0.01), study.seeds), study.seeds)
+    return latex.tables(study, tables.table_entries(study, paper_scores(study, noise=0.01), study.seeds), study.seeds)
 
 
 @pytest.mark.parametrize("study", TABLED, ids=lambda study: study.name)
@@ -36,7 +35,7 @@ def test_rows_have_a_cell_per_head(study: Study) -> None:
 def test_best_cell_is_bold_and_paper_row_follows() -> None:
     lines = latex.tables(
         STUDIES["rescaling"],
-        tables.table_entries(STUDIES["rescaling"], frame(STUDIES["rescaling"]), (42, 43, 44)),
+        tables.table_entries(STUDIES["rescaling"], paper_scores(STUDIES["rescaling"]), (42, 43, 44)),
         (42, 43, 44),
     ).splitlines()
     place = lines.index(next(line for line in lines if line.startswith("Kendall &")))

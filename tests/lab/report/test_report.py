@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.paper_scores import paper_scores
 from helpers.paths import ROOT
 from rich.console import Console
 
@@ -19,25 +20,10 @@ from counterpoise.lab.metrics.dense import HIGHER_IS_BETTER
 from counterpoise.lab.report import Report, ledger, tables
 from counterpoise.lab.report.figures import dense, scores
 from counterpoise.lab.report.run_scores import collect_histories, collect_scores, keep_best_rates
-from counterpoise.lab.studies import STUDIES, Study
+from counterpoise.lab.studies import STUDIES
 from counterpoise.lab.studies.claims import Claim, Statement, combined_sd, higher, relative_drop, score, value_range
 
 STUDY = STUDIES["rescaling"]
-
-
-def frame(study: Study, noise: float = 0.0, shift: float = 0.0, seeds: int = 10) -> pd.DataFrame:
-    """Return the paper's means with noise that all methods share and independent noise."""
-    draw = np.random.default_rng(0)
-    common = draw.normal(size=100)
-    rows = []
-    for method in study.methods:
-        for condition in study.conditions:
-            mean = study.paper["macro"].get(method, {}).get(condition.key, (0.7, 0.0))[0]
-            mean += shift * (method == "BPGS")
-            for i, seed in enumerate(dict.fromkeys((*study.seeds, *study.ten_seeds[:seeds]))):
-                value = mean + 0.05 * common[i] * bool(noise) + noise * draw.normal()
-                rows.append((method, condition.key, seed, 3e-3, value, value - 0.1))
-    return pd.DataFrame(rows, columns=["method", "condition", "seed", "lr", "macro", "worst"])
 
 
 def judged(statement: Statement, results: pd.DataFrame, seeds: tuple[int, ...] = STUDY.ten_seeds) -> ledger.Judgement:
@@ -47,45 +33,47 @@ def judged(statement: Statement, results: pd.DataFrame, seeds: tuple[int, ...] =
 
 def test_claims_hold_on_the_papers_numbers() -> None:
     for study in (STUDIES["rescaling"], STUDIES["normalisation"]):
-        verdicts = [j.verdict for j in ledger.judge(study, frame(study), study.seeds) if j.reading != "BPGS (raw ω)"]
+        verdicts = [
+            j.verdict for j in ledger.judge(study, paper_scores(study), study.seeds) if j.reading != "BPGS (raw ω)"
+        ]
         assert verdicts == ["holds"] * len(study.claims)
 
 
 def test_contradicted_claim_does_not_hold() -> None:
-    worse = frame(STUDY, noise=0.002, shift=-0.2)
+    worse = paper_scores(STUDY, noise=0.002, shift=-0.2)
     assert judged(higher("BPGS", ["Kendall"], ["×1000"]), worse).verdict == "does not hold"
-    assert judged(higher("BPGS", ["Kendall"], ["×1000"]), frame(STUDY, noise=0.002)).verdict == "holds"
+    assert judged(higher("BPGS", ["Kendall"], ["×1000"]), paper_scores(STUDY, noise=0.002)).verdict == "holds"
 
 
 def test_paired_seeds_decide_small_differences() -> None:
     """All methods share noise of 0.05 over seeds; pairing removes it, and a difference of 0.015 is significant."""
-    finding = judged(higher("BPGS", ["Kendall"], ["×10"]), frame(STUDY, noise=0.002)).decisive
+    finding = judged(higher("BPGS", ["Kendall"], ["×10"]), paper_scores(STUDY, noise=0.002)).decisive
     assert finding.verdict == "holds"
     assert finding.high - finding.low < 0.01
     assert finding.effect > 3
 
 
 def test_difference_within_noise_is_undecided() -> None:
-    assert judged(higher("Kendall", ["BPGS"], ["×1"]), frame(STUDY, noise=0.05)).verdict == "undecided"
+    assert judged(higher("Kendall", ["BPGS"], ["×1"]), paper_scores(STUDY, noise=0.05)).verdict == "undecided"
 
 
 def test_single_seed_is_undecided() -> None:
     statement = higher("BPGS", ["Kendall"], ["×1000"])
-    assert judged(statement, frame(STUDY), (42, 43)).verdict == "holds"
-    alone = judged(statement, frame(STUDY), (42,))
+    assert judged(statement, paper_scores(STUDY), (42, 43)).verdict == "holds"
+    alone = judged(statement, paper_scores(STUDY), (42,))
     assert alone.verdict == "undecided"
     assert alone.decisive.ours == pytest.approx(0.778 - 0.637)
 
 
 def test_conjunction_fails_with_its_weakest_part() -> None:
     both = (score("BPGS", "×1") > 0.5) & (score("BPGS", "×10") > 0.99)
-    judgement = judged(both, frame(STUDY))
+    judgement = judged(both, paper_scores(STUDY))
     assert judgement.verdict == "does not hold"
     assert judgement.decisive.ours == pytest.approx(0.784)
 
 
 def test_claim_with_missing_runs_is_not_run() -> None:
-    results = frame(STUDY)
+    results = paper_scores(STUDY)
     assert judged(higher("BPGS", ["Kendall"], ["×1"]), results[results["seed"] != 47]).verdict == "not run"
 
 
@@ -102,7 +90,7 @@ def test_quantities_of_claims() -> None:
 
 
 def test_tables_show_our_and_the_papers_numbers() -> None:
-    cells = tables.table_entries(STUDY, frame(STUDY), STUDY.seeds)
+    cells = tables.table_entries(STUDY, paper_scores(STUDY), STUDY.seeds)
     text = tables.markdown(STUDY, cells, STUDY.seeds)
     assert "| Kendall | **0.780 ± 0.000** (0.780 ± 0.007) | <ins>0.769 ± 0.000</ins> (0.769 ± 0.013) |" in text
     csv = tables.csv(cells).splitlines()
@@ -111,7 +99,7 @@ def test_tables_show_our_and_the_papers_numbers() -> None:
 
 
 def test_best_and_second_best_of_a_column_are_marked() -> None:
-    (grid, *_) = tables.table_grids(STUDY, tables.table_entries(STUDY, frame(STUDY), STUDY.seeds))
+    (grid, *_) = tables.table_grids(STUDY, tables.table_entries(STUDY, paper_scores(STUDY), STUDY.seeds))
     marks = tables.mark_best(grid)
     columns = {head: [marks[method][i] for method in grid.rows] for i, head in enumerate(grid.heads)}
     assert list(grid.rows) == ["Kendall", "UWSO", "BPGS", "BPGS (raw ω)"]
@@ -122,7 +110,7 @@ def test_best_and_second_best_of_a_column_are_marked() -> None:
 
 def table_with_runs(keep: Callable[[pd.DataFrame], "pd.Series[bool]"]) -> str:
     """Return the tables at the study's seeds from a subset of its runs."""
-    whole = frame(STUDY)
+    whole = paper_scores(STUDY)
     return tables.markdown(STUDY, tables.table_entries(STUDY, whole[keep(whole)], STUDY.seeds), STUDY.seeds)
 
 
@@ -141,7 +129,7 @@ def test_missing_seeds_are_noted_once_per_table_row_or_cell() -> None:
 
 
 def test_table_with_missing_seeds_fits_the_terminal() -> None:
-    whole = frame(STUDY)
+    whole = paper_scores(STUDY)
     partial = whole[(whole["method"] != "UWSO") | (whole["seed"] == STUDY.seeds[0])]
     cells = tables.table_entries(STUDY, partial, STUDY.seeds)
     for width in (60, 80, 100):
@@ -166,7 +154,7 @@ def test_best_respects_the_direction_of_a_metric() -> None:
 
 def test_report_shows_and_writes_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "counterpoise.lab.report.report.collect_scores", lambda study, *_, **__: frame(study, noise=0.01)
+        "counterpoise.lab.report.report.collect_scores", lambda study, *_, **__: paper_scores(study, noise=0.01)
     )
     report = Report([STUDIES[name] for name in ("rescaling", "scale-stress", "heterogeneous")], Store(tmp_path))
     console = Console(record=True, width=100, file=io.StringIO())
@@ -273,7 +261,7 @@ def test_delta_m_figure_names_its_baseline_and_seeds() -> None:
 
 
 def test_panels_state_their_number_of_seeds() -> None:
-    results = frame(STUDY)
+    results = paper_scores(STUDY)
     extra = {condition.key for condition in STUDY.conditions if condition.extra}
     results = results[~results["condition"].isin(extra) | results["seed"].isin(STUDY.seeds)]
     titles = [panel.title for panel in scores.curves(STUDY, results).panels]
@@ -327,7 +315,7 @@ def test_best_rate_requires_as_many_finished_runs(how: str) -> None:
 
 
 def test_missing_scores_are_not_counted() -> None:
-    results = frame(STUDY)
+    results = paper_scores(STUDY)
     first_seed = results["seed"] == 42
     results.loc[(results["method"] == "BPGS") & ~first_seed, "macro"] = np.nan
     results.loc[results["method"] == "Kendall", "macro"] = np.nan
