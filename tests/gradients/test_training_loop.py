@@ -127,7 +127,8 @@ def test_replicas_are_independent() -> None:
         for step in range(3):
             stacked.grad = None
             present = torch.ones(replicas, 3, dtype=torch.bool)
-            present[1], present[2, 0] = step != 1 or draws, step != 1  # a replica without labels; alone, it would not draw
+            # One replica has no labels in step 1; alone, it would not draw.
+            present[1], present[2, 0] = step != 1 or draws, step != 1
             losses = ((x @ stacked).tanh() - y).square().mean(1)
             balancer.backward(torch.where(present, losses, torch.nan), shared=[stacked])
             for r in range(replicas):
