@@ -41,7 +41,7 @@ def test_importing_the_app_does_not_import_plotting_libraries() -> None:
 
 
 def test_ascii_terminal_replaces_characters() -> None:
-    command = [sys.executable, "-m", "counterpoise.lab.cli.app", "studies"]
+    command = [sys.executable, "-m", "counterpoise", "studies"]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     ran = subprocess.run(command, capture_output=True, env=environment)
     assert ran.returncode == 0, ran.stderr
@@ -285,7 +285,7 @@ def test_data_lists_which_data_sets_are_present(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_stops_cleanly_and_tells_how_to_resume(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "counterpoise.lab.cli.app", "reproduce", "scale-stress", "--seeds", "42-44"]
+    command = [sys.executable, "-m", "counterpoise", "reproduce", "scale-stress", "--seeds", "42-44"]
     options = ["--epochs", "400", "--jobs", "1", "--out", str(tmp_path)]
     process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 60
