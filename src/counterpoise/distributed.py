@@ -1,8 +1,7 @@
 """Collective operations: averaging losses and gradients over ranks."""
 
-from __future__ import annotations  # some builds of torch have no ProcessGroup
-
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -11,13 +10,18 @@ from torch import Tensor
 from .functional import Step
 from .functional._masking import output_dtype
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+else:  # builds of torch without distributed support do not have the class
+    ProcessGroup = getattr(dist, "ProcessGroup", object)
 
-def is_active(group: dist.ProcessGroup | None) -> bool:
+
+def is_active(group: ProcessGroup | None) -> bool:
     """Return whether a process group with more than one rank is initialised."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
 
 
-def average_losses(losses: Tensor, counts: Tensor | None, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
+def average_losses(losses: Tensor, counts: Tensor | None, group: ProcessGroup | None) -> tuple[Tensor, Tensor]:
     """Average losses (…, T) over the ranks that have them, in one all-reduce.
 
     Args:
@@ -41,7 +45,7 @@ def average_losses(losses: Tensor, counts: Tensor | None, group: dist.ProcessGro
     return value / count, share
 
 
-def to_comm_device(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+def to_comm_device(values: Tensor, group: ProcessGroup | None) -> Tensor:
     """Move losses to the device of the process group: a rank without losses has them on the CPU, unlike NCCL."""
     if values.device.type == "cpu" and is_active(group) and dist.get_backend(group) == dist.Backend.NCCL:
         return values.cuda()
@@ -59,7 +63,7 @@ def localize_step(step: Step, share: Tensor, losses: Tensor) -> tuple[Step, Step
     return whole, whole._replace(weights=(step.weights * share).to(dtype))
 
 
-def average_gradients(parameters: Iterable[Tensor], group: dist.ProcessGroup | None = None) -> None:
+def average_gradients(parameters: Iterable[Tensor], group: ProcessGroup | None = None) -> None:
     """Average `.grad` over ranks in one all-reduce per dtype.
 
     A gradient-space balancer averages no gradients but those it compares. After its `backward`, call this function on
@@ -87,7 +91,7 @@ def average_gradients(parameters: Iterable[Tensor], group: dist.ProcessGroup | N
     average_tensors([p.grad for p in trainable if p.grad is not None], group)
 
 
-def average_tensors(tensors: Sequence[Tensor], group: dist.ProcessGroup | None) -> None:
+def average_tensors(tensors: Sequence[Tensor], group: ProcessGroup | None) -> None:
     """Replace tensors by their means over ranks, in one all-reduce per dtype."""
     world = dist.get_world_size(group)
     for dtype in dict.fromkeys(t.dtype for t in tensors):
@@ -98,12 +102,12 @@ def average_tensors(tensors: Sequence[Tensor], group: dist.ProcessGroup | None) 
         torch._foreach_copy_(alike, [part.view(t.shape) for part, t in zip(parts, alike, strict=True)])
 
 
-def world_size(group: dist.ProcessGroup | None) -> int:
+def world_size(group: ProcessGroup | None) -> int:
     """Return the number of ranks."""
     return dist.get_world_size(group)
 
 
-def sum_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+def sum_over_ranks(tensor: Tensor, group: ProcessGroup | None) -> Tensor:
     """Return the sum over ranks, computed in place."""
     dist.all_reduce(tensor, group=group)
     return tensor

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from .. import distributed
+from ..distributed import ProcessGroup
 from ..gradients import ComparisonTargets, GradientList, TaskGradients, TaskRoot, is_sharded
 
 

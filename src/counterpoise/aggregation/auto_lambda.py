@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
-from torch.distributed import ProcessGroup
 
 from .. import distributed, gradients
 from .._state.adam import InternalAdam
 from .._state.float32 import state_dtype
+from ..distributed import ProcessGroup
 from ..functional._gram import can_sync
 from ..gradients import FactorScaler, GradientList, Passes
 from ..inputs import Losses, check_differentiable, collect_losses, mask_unsampled

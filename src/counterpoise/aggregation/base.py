@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Literal, NoReturn, get_args
 import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
-from torch.distributed import ProcessGroup
 
 from .. import distributed, gradients
 from ..balancer import Balancer
+from ..distributed import ProcessGroup
 from ..functional import Step, weighted_sum
 from ..functional._gram import can_sync
 from ..functional._masking import clamp_to_dtype

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from .. import gradients
+from ..distributed import ProcessGroup
 from ..gradients import GradientList, Passes, TaskGradients
 from ..registry import register
 from ..weighting import UWO, Weighting

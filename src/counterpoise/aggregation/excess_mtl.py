@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from .. import distributed, gradients
+from ..distributed import ProcessGroup
 from ..gradients import GradientList, Passes, TaskGradients, local_part
 from ..registry import register
 from ..weighting import Weighting

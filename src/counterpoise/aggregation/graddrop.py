@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from .._state.seeds import replica_seeds
+from ..distributed import ProcessGroup
 from ..functional import uniform
 from ..gradients import GradientList, Passes, TaskGradients
 from ..inputs import PerTask, per_task

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from .._state.adam import InternalAdam
+from ..distributed import ProcessGroup
 from ..functional import gradnorm_gradient
 from ..gradients import Passes
 from ..registry import register

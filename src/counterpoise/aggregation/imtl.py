@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from torch.distributed import ProcessGroup
-
+from ..distributed import ProcessGroup
 from ..gradients import Passes
 from ..registry import register
 from ..weighting import IMTLL, Weighting

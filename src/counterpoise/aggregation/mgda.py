@@ -5,8 +5,8 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
+from ..distributed import ProcessGroup
 from ..functional import mgda_weights
 from ..gradients import Passes
 from ..registry import register

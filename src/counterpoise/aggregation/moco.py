@@ -5,10 +5,10 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from .. import gradients
 from .._state.float32 import state_dtype
+from ..distributed import ProcessGroup
 from ..gradients import GradientList, Passes, TaskGradients
 from ..registry import register
 from ..weighting import Weighting

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from .._state.seeds import replica_seeds
+from ..distributed import ProcessGroup
 from ..functional import pcgrad_weights, uniform
 from ..gradients import Passes
 from ..registry import register

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from .._state.float32 import state_dtype
+from ..distributed import ProcessGroup
 from ..functional import sdmgrad_weights
 from ..gradients import Passes
 from ..registry import register

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
+from ..distributed import ProcessGroup
 from ..functional import upgrad_weights
 from ..gradients import Passes
 from ..registry import register

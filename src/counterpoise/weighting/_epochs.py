@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
+from ..distributed import ProcessGroup
 from ..functional import Step
 from ._running_mean import RunningMean
 from .base import Weighting

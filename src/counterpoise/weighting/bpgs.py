@@ -6,9 +6,9 @@ from typing import get_args
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
 
 from .. import kernels
+from ..distributed import ProcessGroup
 from ..functional import Anchor, Chart, ChartKind, ChartOptions, Step, bpgs, bpgs_calibrate, bpgs_chart
 from ..functional._masking import working_dtype
 from ..functional.bpgs import radius

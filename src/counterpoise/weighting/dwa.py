@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
+from ..distributed import ProcessGroup
 from ..functional import Step, dwa_weights, weighted_sum
 from ..registry import register
 from ._epochs import EpochWeighting

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
+from ..distributed import ProcessGroup
 from ..functional import Step, uw_o
 from ..functional._masking import output_dtype
 from ..registry import register

@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from .._state.adam import InternalAdam
+from ..distributed import ProcessGroup
 from ..functional import Step, famo, famo_gradient
 from ..inputs import Losses, PerTask, check_finite, collect_losses, mask_unsampled, per_task
 from ..registry import register

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
+from ..distributed import ProcessGroup
 from ..functional import Step, geometric_mean
 from ..registry import register
 from .base import Weighting

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
 
+from ..distributed import ProcessGroup
 from ..functional import Step, kendall
 from ..registry import register
 from .base import Weighting

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
+from ..distributed import ProcessGroup
 from ..functional import Step, kendall_l1
 from ..registry import register
 from .kendall import Kendall

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from .._state.seeds import replica_seeds
+from ..distributed import ProcessGroup
 from ..functional import Step, normal, weighted_sum
 from ..functional._masking import masked_softmax
 from ..registry import register

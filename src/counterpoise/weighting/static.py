@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
+from ..distributed import ProcessGroup
 from ..functional import Step, weighted_sum
 from ..inputs import PerTask, per_task
 from ..registry import register

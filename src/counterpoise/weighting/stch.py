@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
+from ..distributed import ProcessGroup
 from ..functional import Step, log_sum, stch
 from ..registry import register
 from ._epochs import EpochWeighting
