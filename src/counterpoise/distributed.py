@@ -11,7 +11,7 @@ from .functional import Step
 from .functional._masking import output_dtype
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
+    from torch.distributed import ProcessGroup as ProcessGroup
 else:  # builds of torch without distributed support do not have the class
     ProcessGroup = getattr(dist, "ProcessGroup", object)
 
