@@ -85,7 +85,7 @@ def documented_commands() -> list[list[str]]:
             + "\n"
             + "\n".join(re.findall(r"`(counterpoise [^`]+)`", page.read_text()))
         )
-        for line in lines.replace("counterpoise.lab.cli.app ", "counterpoise ").splitlines():
+        for line in lines.splitlines():
             call = re.search(r"\bcounterpoise ((?:studies|methods|reproduce|show|data|atlas|report)\b.*)", line)
             if call and "…" not in call[1]:
                 commands.append(shlex.split(call[1], comments=True))
