@@ -220,9 +220,7 @@ def test_user_input_is_not_parsed_as_markup(name: str, tmp_path: Path) -> None:
     assert f"data folder: {place}\n" in call("data", "--folder", str(place)).output
     assert f"no finished run of BPGS in {place} for" in call("show", "saturation", "--out", str(place)).output
     assert f"no finished run of yeast in {place} on any" in call("show", "yeast", "--out", str(place)).output
-    assert f"{place}: no such file" in call("report", str(place / "x"), str(place), "-o", name).output.replace(
-        "/x", ""
-    )
+    assert f"{place}: no such file" in call("report", str(place / "x"), str(place), "-o", name).output.replace("/x", "")
     for command in (
         ["reproduce", name],
         ["show", name],
