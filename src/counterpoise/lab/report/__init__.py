@@ -1,4 +1,4 @@
-"""Reports on finished runs: tables, figures, the claims ledger and one HTML page. Nothing here trains."""
+"""Reports on finished runs: tables, figures, the claims ledger and one HTML page."""
 
 from .html import write_page
 from .provenance import machine_table, provenance

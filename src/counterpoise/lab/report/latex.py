@@ -51,8 +51,8 @@ def ranks(rankings: Sequence[Ranking]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def saturation(found: pd.DataFrame) -> str:
-    rows = [[escape(text) for text in format_row(row)] for _, row in found.iterrows()]
+def saturation(frame: pd.DataFrame) -> str:
+    rows = [[escape(text) for text in format_row(row)] for _, row in frame.iterrows()]
     return table("Saturation of BPGS", HEADS, rows) + "\n"
 
 

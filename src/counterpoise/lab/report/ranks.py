@@ -78,9 +78,9 @@ def rank(part: str, scores: pd.DataFrame) -> Ranking:
     return Ranking(part, scores, ranks, float(chi2), float(p), float(difference))
 
 
-def comparable(found: Sequence[Ranking]) -> bool:
+def comparable(rankings: Sequence[Ranking]) -> bool:
     """Return whether there are two tables that share data sets."""
-    return len(found) == 2 and bool(set(found[0].scores.index) & set(found[1].scores.index))
+    return len(rankings) == 2 and bool(set(rankings[0].scores.index) & set(rankings[1].scores.index))
 
 
 def changes(first: Ranking, second: Ranking) -> pd.DataFrame:
@@ -134,9 +134,9 @@ class PrintedTable:
             yield list(zip(row, marks, strict=True))
 
 
-def printed_tables(found: Sequence[Ranking]) -> Iterator[PrintedTable]:
+def printed_tables(rankings: Sequence[Ranking]) -> Iterator[PrintedTable]:
     """Yield tables of average ranks, of scores on each data set, and of losses from the first to the second ranking."""
-    for ranking in found:
+    for ranking in rankings:
         means = ranking.scores.mean()
         rows = [[str(method), f"{value:.2f}", f"{means[method]:.3f}"] for method, value in ranking.ranks.items()]
         yield PrintedTable(["method", "average rank", "mean score"], rows, ranking.part, summary(ranking))
@@ -144,10 +144,10 @@ def printed_tables(found: Sequence[Ranking]) -> Iterator[PrintedTable]:
         best = ranking.scores.eq(ranking.scores.max(axis=1), axis=0)
         bold = [[False, *row] for row in best.to_numpy()]
         yield PrintedTable(["data set", *ranking.scores.columns], rows, highlighted=bold)
-    if comparable(found):
+    if comparable(rankings):
         heads = ["method", "mean score", "graded", "lost [95 % interval]", "sets that lose > 0.01"]
         rows = []
-        for method, row in changes(*found).iterrows():
+        for method, row in changes(*rankings).iterrows():
             lost = f"{row.lost:.3f} [{row.low:.3f}, {row.high:.3f}]"
             ranks = [f"{row['rank']:.2f}", f"{row.rank_graded:.2f}"]
             rows.append(
@@ -156,9 +156,9 @@ def printed_tables(found: Sequence[Ranking]) -> Iterator[PrintedTable]:
         yield PrintedTable([*heads, "rank", "rank, graded"], rows, "Loss of score under graded factors")
 
 
-def markdown(found: Sequence[Ranking]) -> str:
+def markdown(rankings: Sequence[Ranking]) -> str:
     blocks = []
-    for printed in printed_tables(found):
+    for printed in printed_tables(rankings):
         if printed.title:
             blocks.append(f"**{printed.title}**{f': {printed.note}' if printed.note else ''}")
         rows = [[f"**{text}**" if bold else text for text, bold in row] for row in printed.cells()]
@@ -166,9 +166,9 @@ def markdown(found: Sequence[Ranking]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def terminal(found: Sequence[Ranking], width: int = 80) -> Iterator[Text | Table]:
+def terminal(rankings: Sequence[Ranking], width: int = 80) -> Iterator[Text | Table]:
     """Yield Rich tables no wider than `width`; a wide table is split into several."""
-    for printed in printed_tables(found):
+    for printed in printed_tables(rankings):
         if printed.title:
             yield Text.assemble((printed.title, "bold"), f": {printed.note}" if printed.note else "")
         widths = [max(map(len, column)) for column in zip(printed.heads, *printed.rows, strict=True)]
@@ -179,10 +179,10 @@ def terminal(found: Sequence[Ranking], width: int = 80) -> Iterator[Text | Table
             yield table
 
 
-def csv(found: Sequence[Ranking]) -> str:
+def csv(rankings: Sequence[Ranking]) -> str:
     """Return a row per table, data set and method."""
     parts = []
-    for ranking in found:
+    for ranking in rankings:
         long = ranking.scores.rename_axis("data").reset_index().melt("data", var_name="method", value_name="score")
         ranks = ranking.scores.rank(axis=1, ascending=False)
         long["rank"] = [ranks.loc[d, m] for d, m in zip(long["data"], long["method"], strict=True)]

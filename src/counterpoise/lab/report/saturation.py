@@ -1,4 +1,4 @@
-"""Saturation of BPGS: how close |z|/τ comes to its bound, and the derivative of the sigmoid that is left there."""
+"""Saturation of BPGS: the largest |z|/τ relative to its bound of 1, and the remaining derivative of the sigmoid."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol

@@ -16,12 +16,12 @@ CURVES = ("miou", "abs_rel", "angle", "total_loss")
 PAPER_LABEL = "the paper's mean"
 
 
-def curves(title: str, found: pd.DataFrame, styles: Mapping[str, MarkStyle]) -> FigureSpec:
+def curves(title: str, histories: pd.DataFrame, styles: Mapping[str, MarkStyle]) -> FigureSpec:
     """Draw held-out metrics against the epoch."""
     return FigureSpec(
         title,
         f"{title}: mIoU, relative depth error, angle of normals and total loss on held-out images by epoch.",
-        [metric_panel(found, styles, metric, METRIC_NAMES[metric]) for metric in CURVES],
+        [metric_panel(histories, styles, metric, METRIC_NAMES[metric]) for metric in CURVES],
         columns=2,
         size=(7.2, 5.4),
     )

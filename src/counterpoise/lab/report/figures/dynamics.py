@@ -13,20 +13,20 @@ NamedHistories = Sequence[tuple[str, pd.DataFrame]]
 MAX_TASK_PANELS = 4
 
 
-def recorded_tasks(found: pd.DataFrame, quantity: str = "weight") -> list[str]:
+def recorded_tasks(history: pd.DataFrame, quantity: str = "weight") -> list[str]:
     """Return the tasks of which a quantity was recorded."""
-    columns = [str(name) for name in found.columns if str(name).startswith(f"{quantity}:")]
-    return [name.partition(":")[2] for name in columns if found[name].notna().any()]
+    columns = [str(name) for name in history.columns if str(name).startswith(f"{quantity}:")]
+    return [name.partition(":")[2] for name in columns if history[name].notna().any()]
 
 
 def chart(title: str, histories: NamedHistories) -> FigureSpec | None:
     """Draw z/τ and θ of each task against the epoch; None if no method has a chart."""
     panels = []
-    for name, found in histories:
+    for name, history in histories:
         for quantity, axis in (("z", Axis("z/τ", limits=(-1.22, 1.22))), ("theta", Axis("θ"))):
-            each = recorded_tasks(found, quantity)
+            each = recorded_tasks(history, quantity)
             lines = [
-                m for i, task in enumerate(each) for m in band(task, found, f"{quantity}:{task}", indexed_style(i))
+                m for i, task in enumerate(each) for m in band(task, history, f"{quantity}:{task}", indexed_style(i))
             ]
             if not lines:
                 continue
@@ -52,14 +52,14 @@ def weights(title: str, histories: NamedHistories, styles: Mapping[str, MarkStyl
 
     There is a panel per task if there are few tasks, otherwise a panel per method.
     """
-    shares = [(name, share) for name, found in histories if (share := _shares(found)) is not None]
+    shares = [(name, share) for name, history in histories if (share := _shares(history)) is not None]
     if not shares:
         return None
     each = recorded_tasks(shares[0][1])
     if len(each) <= MAX_TASK_PANELS:
         panels = [
             Panel(
-                [m for name, found in shares for m in band(name, found, f"weight:{task}", styles[name])],
+                [m for name, history in shares for m in band(name, history, f"weight:{task}", styles[name])],
                 task,
                 Axis("epoch"),
                 Axis("share of the weights", limits=(0, 1)),
@@ -69,12 +69,12 @@ def weights(title: str, histories: NamedHistories, styles: Mapping[str, MarkStyl
     else:
         panels = [
             Panel(
-                [m for i, task in enumerate(each) for m in band(task, found, f"weight:{task}", indexed_style(i))],
+                [m for i, task in enumerate(each) for m in band(task, history, f"weight:{task}", indexed_style(i))],
                 name,
                 Axis("epoch"),
                 Axis("share of the weights"),
             )
-            for name, found in shares
+            for name, history in shares
         ]
     columns = min(len(panels), 3)
     return FigureSpec(
@@ -87,11 +87,11 @@ def weights(title: str, histories: NamedHistories, styles: Mapping[str, MarkStyl
     )
 
 
-def _shares(found: pd.DataFrame) -> pd.DataFrame | None:
-    columns = [f"weight:{task}" for task in recorded_tasks(found)]
+def _shares(history: pd.DataFrame) -> pd.DataFrame | None:
+    columns = [f"weight:{task}" for task in recorded_tasks(history)]
     if not columns:
         return None
-    numbers = found[columns].astype(float)
-    shares = found.copy()
+    numbers = history[columns].astype(float)
+    shares = history.copy()
     shares[columns] = numbers.div(numbers.sum(axis=1), axis=0)
     return shares

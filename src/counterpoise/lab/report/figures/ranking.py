@@ -23,14 +23,14 @@ from .style import method_style
 LABEL_SPACING = 0.28  # inches
 
 
-def critical_difference(found: Sequence[Ranking], title: str) -> FigureSpec:
+def critical_difference(rankings: Sequence[Ranking], title: str) -> FigureSpec:
     """Draw methods on an axis by average rank, best on the left. Bars join methods without a critical difference."""
-    heights = [LABEL_SPACING * (-(-len(r.ranks) // 2)) + 0.13 * len(r.cliques()) + 1.05 for r in found]
-    leader = "; ".join(f"{r.part}: {r.ranks.index[0]} first with {r.ranks.iloc[0]:.2f}" for r in found)
+    heights = [LABEL_SPACING * (-(-len(r.ranks) // 2)) + 0.13 * len(r.cliques()) + 1.05 for r in rankings]
+    leader = "; ".join(f"{r.part}: {r.ranks.index[0]} first with {r.ranks.iloc[0]:.2f}" for r in rankings)
     return FigureSpec(
         title,
         f"Critical-difference diagram, average ranks over data sets. {leader}.",
-        [_diagram(ranking, height) for ranking, height in zip(found, heights, strict=True)],
+        [_diagram(ranking, height) for ranking, height in zip(rankings, heights, strict=True)],
         size=(7.2, sum(heights) + 0.3),
     )
 

@@ -49,13 +49,13 @@ def plotly_panels(spec: FigureSpec) -> list[PlotlyPanel]:
     rows = -(-len(spec.panels) // spec.columns)
     heights = [spec.panels[row * spec.columns].relative_height for row in range(rows)]
     unit = (spec.size[1] - 0.8) * PIXELS_PER_INCH / sum(heights)
-    found = []
+    panels = []
     for place, panel in enumerate(spec.panels):
         row, figure = place // spec.columns, plotly_figure(panel)
         if spec.share_y and panel.y.limits is None:
             figure["layout"]["yaxis"]["range"] = _common_range(spec.panels[row * spec.columns :][: spec.columns])
-        found.append(PlotlyPanel(panel.title, figure, max(MIN_HEIGHT, round(unit * heights[row])), _min_width(panel)))
-    return found
+        panels.append(PlotlyPanel(panel.title, figure, max(MIN_HEIGHT, round(unit * heights[row])), _min_width(panel)))
+    return panels
 
 
 def _common_range(panels: Sequence[Panel]) -> list[float | None]:
@@ -123,32 +123,32 @@ def _traces(mark: Mark) -> list[Figure]:
 def _line(mark: Line) -> list[Figure]:
     x, y = finite_numbers(mark.x), finite_numbers(mark.y)
     line = {"color": mark.style.colour, "width": mark.width * 1.3, "dash": DASHES[mark.style.dash]}
-    found: Figure = {"type": "scatter", "mode": "lines+markers" if mark.markers else "lines", "x": x, "y": y}
-    found |= {"line": line, "name": mark.label}
+    trace: Figure = {"type": "scatter", "mode": "lines+markers" if mark.markers else "lines", "x": x, "y": y}
+    trace |= {"line": line, "name": mark.label}
     if mark.markers:
-        found["marker"] = _marker(mark.style, 7)
+        trace["marker"] = _marker(mark.style, 7)
     if not mark.label:
-        found["hoverinfo"] = "skip"
+        trace["hoverinfo"] = "skip"
     if mark.low is None or mark.high is None:
-        return [found]
+        return [trace]
     low, high = finite_numbers(mark.low), finite_numbers(mark.high)
     around = {"x": x + x[::-1], "y": high + low[::-1], "name": mark.label, "hoverinfo": "skip"}
     fill = {"fill": "toself", "fillcolor": mark.style.colour, "opacity": 0.14, "mode": "none"}
-    return [{"type": "scatter", **around, **fill}, found]
+    return [{"type": "scatter", **around, **fill}, trace]
 
 
 def _points(mark: Points) -> Figure:
     size = mark.size * (1.0 if mark.style.marker == "." else 1.4)
-    found: Figure = {"type": "scatter", "mode": "markers", "x": finite_numbers(mark.x), "y": finite_numbers(mark.y)}
-    found |= {"marker": _marker(mark.style, size), "name": mark.label, "opacity": 0.5 if mark.faint else 1.0}
+    trace: Figure = {"type": "scatter", "mode": "markers", "x": finite_numbers(mark.x), "y": finite_numbers(mark.y)}
+    trace |= {"marker": _marker(mark.style, size), "name": mark.label, "opacity": 0.5 if mark.faint else 1.0}
     if mark.hover_texts:
-        found |= {
+        trace |= {
             "text": [_escape(text) for text in mark.hover_texts],
             "hovertemplate": "%{text}: %{x:.4g}<extra></extra>",
         }
     if mark.low is not None and mark.high is not None:
-        found[f"error_{mark.along}"] = _error(mark.x if mark.along == "x" else mark.y, mark.low, mark.high, mark.style)
-    return found
+        trace[f"error_{mark.along}"] = _error(mark.x if mark.along == "x" else mark.y, mark.low, mark.high, mark.style)
+    return trace
 
 
 def _bars(mark: Bars) -> Figure:
@@ -157,12 +157,12 @@ def _bars(mark: Bars) -> Figure:
     marker: Figure = {"color": mark.style.colour}
     if mark.style.hollow:
         marker["pattern"] = {"shape": "/", "fgcolor": "rgba(255,255,255,.8)", "fillmode": "overlay", "size": 6}
-    found: Figure = {"type": "bar", "orientation": "h" if flat else "v", "width": mark.width, "marker": marker}
-    found |= {"x": values if flat else places, "y": places if flat else values, "name": mark.label}
-    found["hovertemplate"] = f"%{{{mark.along}:.4g}}<extra>%{{fullData.name}}</extra>"
+    trace: Figure = {"type": "bar", "orientation": "h" if flat else "v", "width": mark.width, "marker": marker}
+    trace |= {"x": values if flat else places, "y": places if flat else values, "name": mark.label}
+    trace["hovertemplate"] = f"%{{{mark.along}:.4g}}<extra>%{{fullData.name}}</extra>"
     if mark.low is not None and mark.high is not None:
-        found[f"error_{mark.along}"] = _error(mark.values, mark.low, mark.high, MarkStyle(TEXT_COLOUR))
-    return found
+        trace[f"error_{mark.along}"] = _error(mark.values, mark.low, mark.high, MarkStyle(TEXT_COLOUR))
+    return trace
 
 
 def _heatmap(mark: Heatmap) -> Figure:
@@ -187,10 +187,10 @@ def _heatmap(mark: Heatmap) -> Figure:
 
 def _marker(style: MarkStyle, size: float) -> Figure:
     shape = MARKERS[style.marker]
-    found: Figure = {"symbol": f"{shape}-open" if style.hollow else shape, "size": size, "color": style.colour}
+    marker: Figure = {"symbol": f"{shape}-open" if style.hollow else shape, "size": size, "color": style.colour}
     if shape.startswith("line"):  # plotly draws such markers only as outlines
-        found["line"] = {"width": 2, "color": style.colour}
-    return found
+        marker["line"] = {"width": 2, "color": style.colour}
+    return marker
 
 
 def _error(middle: Any, low: Any, high: Any, style: MarkStyle) -> Figure:
@@ -238,19 +238,19 @@ def _escape(text: str) -> str:
 
 
 def _axis(axis: Axis, hidden: bool) -> Figure:
-    found: Figure = {"showgrid": axis.grid, "zeroline": False, "automargin": True}
+    options: Figure = {"showgrid": axis.grid, "zeroline": False, "automargin": True}
     if axis.label:
-        found["title"] = {"text": axis.label}
+        options["title"] = {"text": axis.label}
     if axis.log:
-        found["type"] = "log"
+        options["type"] = "log"
     if axis.ticks is not None:
         texts = [_escape(text) for _, text in axis.ticks]
-        found |= {"tickmode": "array", "tickvals": finite_numbers(at for at, _ in axis.ticks), "ticktext": texts}
+        options |= {"tickmode": "array", "tickvals": finite_numbers(at for at, _ in axis.ticks), "ticktext": texts}
     if axis.limits is not None:
-        found["range"] = finite_numbers(axis.limits)
+        options["range"] = finite_numbers(axis.limits)
     if hidden:
-        found |= {"visible": False, "fixedrange": True}
-    return found
+        options |= {"visible": False, "fixedrange": True}
+    return options
 
 
 def finite_numbers(values: Iterable[Any]) -> list[float | None]:

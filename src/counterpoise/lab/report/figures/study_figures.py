@@ -56,7 +56,7 @@ def _synthetic_dynamics(study: Study, histories: pd.DataFrame) -> dict[str, Figu
         return {}
     run = set(histories["condition"])
     keys = [c.key for c in next(iter(study.conditions_by_part().values())) if c.key in run]
-    cells = {(m, key): found for (m, key), found in histories.groupby(["method", "condition"], sort=False)}
+    cells = {(m, key): selected for (m, key), selected in histories.groupby(["method", "condition"], sort=False)}
     charted = [(key, cells["BPGS", key]) for key in keys if ("BPGS", key) in cells]
     figures = {f"{study.name}-chart": dynamics.chart(study.title, charted)}
     for key in dict.fromkeys([keys[0], keys[-1]]):
@@ -91,29 +91,29 @@ def _dense_figures(study: Study, frame: pd.DataFrame, histories: pd.DataFrame) -
             figures[name("heatmap")] = dense.heatmap(study, condition, here)
             if "delta_m" in study.metrics and here["delta_m"].notna().any():
                 figures[name("delta")] = dense.delta(study, condition, here)
-        found = histories[histories["condition"] == condition.key]
-        if len(found) and len(study.methods) > 1:
-            styles = training.styles_of_run_methods(study, found)
+        selected = histories[histories["condition"] == condition.key]
+        if len(selected) and len(study.methods) > 1:
+            styles = training.styles_of_run_methods(study, selected)
             title = training.condition_title(study, condition)
-            figures[name("curves")] = dense.curves(training.with_seeds(title, found), found, styles)
-            figures |= _dynamics(_file_name(study.name, condition.key), title, found, styles)
+            figures[name("curves")] = dense.curves(training.with_seeds(title, selected), selected, styles)
+            figures |= _dynamics(_file_name(study.name, condition.key), title, selected, styles)
     if len(histories) and len(study.methods) == 1:  # compare the conditions instead of methods
-        found = histories.assign(method=histories["condition"])
-        styles = {str(key): indexed_style(i) for i, key in enumerate(found["method"].unique())}
-        figures[f"{study.name}-curves"] = dense.curves(training.with_seeds(study.title, found), found, styles)
-        figures |= _dynamics(study.name, study.title, found, styles)
+        selected = histories.assign(method=histories["condition"])
+        styles = {str(key): indexed_style(i) for i, key in enumerate(selected["method"].unique())}
+        figures[f"{study.name}-curves"] = dense.curves(training.with_seeds(study.title, selected), selected, styles)
+        figures |= _dynamics(study.name, study.title, selected, styles)
     return figures
 
 
 def _training_figures(study: Study, frame: pd.DataFrame, histories: pd.DataFrame) -> dict[str, FigureSpec | None]:
     figures: dict[str, FigureSpec | None] = {}
     for condition in study.conditions:
-        found = histories[histories["condition"] == condition.key]
-        if len(found) and condition.key in set(frame["condition"]):
+        selected = histories[histories["condition"] == condition.key]
+        if len(selected) and condition.key in set(frame["condition"]):
             name = _file_name(study.name, condition.key)
-            figures[name] = training.curves(study, condition, found)
-            styles = training.styles_of_run_methods(study, found)
-            figures |= _dynamics(name, training.condition_title(study, condition), found, styles)
+            figures[name] = training.curves(study, condition, selected)
+            styles = training.styles_of_run_methods(study, selected)
+            figures |= _dynamics(name, training.condition_title(study, condition), selected, styles)
     return figures
 
 

@@ -12,16 +12,17 @@ from .style import method_style
 SKIPPED_EPOCHS = 2  # the first epochs do not determine the limits of a panel: they would flatten the rest
 
 
-def curves(study: Study, condition: Condition, found: pd.DataFrame) -> FigureSpec:
+def curves(study: Study, condition: Condition, histories: pd.DataFrame) -> FigureSpec:
     """Draw a panel per metric, and one for the sum of losses that early stopping uses.
 
     A line is the mean over seeds up to the last epoch that all of them reached, with a band of ± 1 sd. A marker is
     where a run ended.
     """
     names = {**{metric: METRIC_NAMES[metric] for metric in study.metrics}, "watched": "sum of monitored losses ↓"}
-    panels = [metric_panel(found, styles_of_run_methods(study, found), metric, name) for metric, name in names.items()]
+    styles = styles_of_run_methods(study, histories)
+    panels = [metric_panel(histories, styles, metric, name) for metric, name in names.items()]
     return FigureSpec(
-        f"{with_seeds(condition_title(study, condition), found)}; markers: end of a run",
+        f"{with_seeds(condition_title(study, condition), histories)}; markers: end of a run",
         f"{study.title}: held-out metrics and the summed loss of each method against the epoch.",
         panels,
         columns=2,
@@ -29,9 +30,9 @@ def curves(study: Study, condition: Condition, found: pd.DataFrame) -> FigureSpe
     )
 
 
-def styles_of_run_methods(study: Study, found: pd.DataFrame) -> dict[str, MarkStyle]:
+def styles_of_run_methods(study: Study, runs: pd.DataFrame) -> dict[str, MarkStyle]:
     """Return the styles of the methods that were run, in the order of the study."""
-    run = set(found["method"])
+    run = set(runs["method"])
     return {method: method_style(method) for method in study.methods if method in run}
 
 
@@ -39,18 +40,24 @@ def condition_title(study: Study, condition: Condition) -> str:
     return f"{study.title}, {condition.part or condition.key}" if len(study.conditions) > 1 else study.title
 
 
-def with_seeds(title: str, found: pd.DataFrame) -> str:
-    seeds = sorted(found["seed"].unique())
+def with_seeds(title: str, runs: pd.DataFrame) -> str:
+    seeds = sorted(runs["seed"].unique())
     which = f"{len(seeds)} seeds, ± 1 sd" if len(seeds) > 1 else f"seed {seeds[0]}"
     return f"{title} ({which})"
 
 
-def metric_panel(found: pd.DataFrame, styles: Mapping[str, MarkStyle], metric: str, title: str) -> Panel:
+def metric_panel(histories: pd.DataFrame, styles: Mapping[str, MarkStyle], metric: str, title: str) -> Panel:
     """Draw one metric of some methods against the epoch."""
     marks = [
-        m for method, style in styles.items() for m in band(method, found[found["method"] == method], metric, style)
+        m
+        for method, style in styles.items()
+        for m in band(method, histories[histories["method"] == method], metric, style)
     ]
-    later = found.loc[found["epoch"] > min(SKIPPED_EPOCHS, found["epoch"].max() - 1), metric].dropna().astype(float)
+    later = (
+        histories.loc[histories["epoch"] > min(SKIPPED_EPOCHS, histories["epoch"].max() - 1), metric]
+        .dropna()
+        .astype(float)
+    )
     limits = None
     if len(later):
         low, high = later.quantile(0.002), later.quantile(0.998)
