@@ -55,7 +55,7 @@ def test_default_step_is_one_kernel_launch() -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         balancer(losses)
     launched = [event for event in profile.events() if event.device_type.name == "CUDA"]
-    assert [event.name for event in launched] == ["_bpgs"]
+    assert [event.name for event in launched] == ["_bpgs_kernel"]
 
 
 @pytest.mark.parametrize("name", cp.methods("loss"))
