@@ -46,13 +46,16 @@ def average_losses(losses: Tensor, counts: Tensor | None, group: ProcessGroup | 
 
 
 def to_comm_device(values: Tensor, group: ProcessGroup | None) -> Tensor:
-    """Move losses to the device of the process group: a rank without losses has them on the CPU, unlike NCCL."""
+    """Move losses to the device of the process group.
+
+    NCCL needs CUDA tensors, but a rank without losses has its placeholders on the CPU.
+    """
     if values.device.type == "cpu" and is_active(group) and dist.get_backend(group) == dist.Backend.NCCL:
         return values.cuda()
     return values
 
 
-def localize_step(step: Step, share: Tensor, losses: Tensor) -> tuple[Step, Step]:
+def localise_step(step: Step, share: Tensor, losses: Tensor) -> tuple[Step, Step]:
     """Convert a step on mean losses to the precision of this rank's losses.
 
     Returns:
@@ -66,7 +69,7 @@ def localize_step(step: Step, share: Tensor, losses: Tensor) -> tuple[Step, Step
 def average_gradients(parameters: Iterable[Tensor], group: ProcessGroup | None = None) -> None:
     """Average `.grad` over ranks in one all-reduce per dtype.
 
-    A gradient-space balancer averages no gradients but those it compares. After its `backward`, call this function on
+    A gradient-space balancer averages only the gradients that it compares. After its `backward`, call this function on
     the parameters of the heads (`ranks="exact"`) or on all parameters (`ranks="local"`).
 
     Args:
@@ -95,11 +98,11 @@ def average_tensors(tensors: Sequence[Tensor], group: ProcessGroup | None) -> No
     """Replace tensors by their means over ranks, in one all-reduce per dtype."""
     world = dist.get_world_size(group)
     for dtype in dict.fromkeys(t.dtype for t in tensors):
-        alike = [t for t in tensors if t.dtype == dtype]
-        flat = torch.cat([t.flatten() for t in alike])
+        same_dtype = [t for t in tensors if t.dtype == dtype]
+        flat = torch.cat([t.flatten() for t in same_dtype])
         dist.all_reduce(flat, group=group)
-        parts = flat.div_(world).split([t.numel() for t in alike])
-        torch._foreach_copy_(alike, [part.view(t.shape) for part, t in zip(parts, alike, strict=True)])
+        parts = flat.div_(world).split([t.numel() for t in same_dtype])
+        torch._foreach_copy_(same_dtype, [part.view(t.shape) for part, t in zip(parts, same_dtype, strict=True)])
 
 
 def world_size(group: ProcessGroup | None) -> int:

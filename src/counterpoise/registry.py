@@ -50,8 +50,8 @@ def register(
     def add(build: Kind) -> Kind:
         for other in _METHODS.values():
             redefined = (build.__module__, build.__qualname__) == (other.build.__module__, other.build.__qualname__)
-            taken = {_normalize(other.name), _normalize(other.build.__name__)}
-            if not redefined and taken & {_normalize(name), _normalize(build.__name__)}:
+            taken = {_normalise(other.name), _normalise(other.build.__name__)}
+            if not redefined and taken & {_normalise(name), _normalise(build.__name__)}:
                 raise ValueError(f"the name {name!r} is taken by the method {other.name!r} ({other.build.__name__})")
         _METHODS[name] = Method(name, build, space, paper, summary, needs, url)
         return build
@@ -100,7 +100,7 @@ def describe(name: str) -> Method:
         ('pcgrad', 'gradient', 'Yu et al. 2020')
     """
     for method in _METHODS.values():
-        if _normalize(name) in (_normalize(method.name), _normalize(method.build.__name__)):
+        if _normalise(name) in (_normalise(method.name), _normalise(method.build.__name__)):
             return method
     near = get_close_matches(name.lower(), _METHODS, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(methods())}"
@@ -137,7 +137,7 @@ def make(name: str, tasks: int | Sequence[str], **options: Any) -> Balancer:
     return method.build(tasks, **options)
 
 
-def _normalize(name: str) -> str:
+def _normalise(name: str) -> str:
     return "".join(filter(str.isalnum, name.lower()))
 
 

@@ -271,7 +271,7 @@ class Aggregation(Balancer):
             step = weighted_sum(torch.ones_like(values), values)
             return step, step, values
         mean, share = distributed.average_losses(values, counts, self.process_group)
-        return *distributed.localize_step(weighted_sum(torch.ones_like(mean), mean), share, values), mean
+        return *distributed.localise_step(weighted_sum(torch.ones_like(mean), mean), share, values), mean
 
     def _accumulate_weighting_gradient(self, step: Step, context: StepContext) -> None:
         """Add the gradient of the weighting's own parameter (such as θ of BPGS) to its `.grad`."""

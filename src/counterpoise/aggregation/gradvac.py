@@ -1,4 +1,4 @@
-"""GradVac: gradients are turned until they are as similar as they usually are."""
+"""GradVac: rotates gradients until their cosine reaches its moving average."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ from .pcgrad import PCGrad
     url="https://arxiv.org/abs/2010.05874",
     space="gradient",
     needs=("shared",),
-    summary="PCGrad with an adaptive target: keeps gradients as similar as they usually are",
+    summary="PCGrad with an adaptive target: rotates gradients until their cosine reaches its moving average",
 )
 class GradVac(PCGrad):
     r"""Gradient vaccine (Wang et al., ICLR 2021).
@@ -33,13 +33,13 @@ class GradVac(PCGrad):
        - \phi_{ij} \sqrt{1 - \hat\phi_{ij}^2})}{\|g_j\| \sqrt{1 - \hat\phi_{ij}^2}} g_j
        \quad\text{if } \phi_{ij} < \hat\phi_{ij}
 
-    Here :math:`\phi_{ij}` is the cosine of :math:`\hat g_i` and :math:`g_j`, which the change sets to
-    :math:`\hat\phi_{ij}`, the moving average, 0 at the start.
+    The change sets :math:`\phi_{ij}`, the cosine of :math:`\hat g_i` and :math:`g_j`, to :math:`\hat\phi_{ij}`, its
+    moving average (0 at the start).
 
     Args:
         tasks (int or sequence of str): Number of tasks, or their names.
-        beta (float, optional): Rate of the moving average, in [0, 1]. The default is the paper's; one library uses
-            0.5. Default: `0.01`.
+        beta (float, optional): Rate of the moving average, in [0, 1]. The default is the paper's.
+            Default: `0.01`.
         seed (int or sequence of int, optional): Seed of the random stream. With `batch_shape`, one seed per replica;
             a single seed is incremented from replica to replica. Default: `0`.
         weighting (Weighting, optional): Loss-space method whose weights multiply the losses before their gradients

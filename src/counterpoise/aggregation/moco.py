@@ -1,4 +1,4 @@
-"""MoCo: running gradients and running weights against the bias of stochastic MGDA."""
+"""MoCo: running means of the gradients and running weights against the bias of stochastic MGDA."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -35,12 +35,12 @@ class MoCo(Aggregation):
        \lambda \leftarrow \operatorname{softmax}\bigl(\lambda
        - \tfrac{\gamma}{\sqrt k} (Y Y^\top + \rho I)\lambda\bigr), \qquad d = Y^\top \lambda
 
-    Here k is the number of the step; the rule is that of the authors' code. The direction contains gradients of earlier
+    Here k is the step number; the rule is that of the authors' code. The direction contains gradients of earlier
     steps, so `weights` is None.
 
     Args:
         tasks (int or sequence of str): Number of tasks, or their names.
-        beta (float, optional): Rate :math:`\beta` of the running gradients. Default: `0.5`.
+        beta (float, optional): Rate :math:`\beta` of the running means. Default: `0.5`.
         gamma (float, optional): Step size :math:`\gamma` of the weights. Default: `0.1`.
         rho (float, optional): Regularisation :math:`\rho` of the weights. Default: `0.0`.
         weighting (Weighting, optional): Loss-space method whose weights multiply the losses before their gradients
@@ -118,22 +118,22 @@ class MoCo(Aggregation):
         norms, finite = squares.sqrt(), self._all_finite(squares, context)
         measured = context.present & (norms > 0)  # a task without a gradient keeps its mean
         losses = (context.losses * context.weights).to(norms.dtype)
-        root = (self.step + 1).sqrt().unsqueeze(-1)
+        sqrt_step = (self.step + 1).sqrt().unsqueeze(-1)
         rows = self.memory.update_means(
             grads,
             factors=torch.where(measured, losses / norms, 0.0) * context.inverse_scale,
-            rates=measured * (self.beta / root),
+            rates=measured * (self.beta / sqrt_step),
             finite=finite,
             learning=context.learning,
         )
         products = self._sum_over_ranks(gradients.gram_matrix(rows, len(self.batch_shape)), grads).to(self.lam.dtype)
         change = (products @ self.lam.unsqueeze(-1)).squeeze(-1) + self.rho * self.lam
-        lam = torch.softmax(self.lam - self.gamma / root * change, -1)
+        lam = torch.softmax(self.lam - self.gamma / sqrt_step * change, -1)
         any_present = context.present.any(-1, keepdim=True)
         if context.learning:
             self.lam.copy_(torch.where(finite & any_present, lam, self.lam))
             self.step.add_((finite & any_present)[..., 0])
-        # A batch without labels gives a zero direction, although the running gradients are not zero.
+        # A batch without labels gives a zero direction, although the running means are not zero.
         lam = torch.where(finite, lam, self._invalid_weight(context)) * any_present
         direction = gradients.combine(rows, lam if context.scale is None else lam * context.scale)
         return None, gradients.cast_like(grads.targets, direction)

@@ -10,7 +10,7 @@ section "Linear complementarity" of `docs/numerics.md` says when each is used.
 import torch
 from torch import Tensor
 
-from . import _policy as policy
+from . import _tolerances as tolerances
 from ._gram import can_sync, identity
 from ._interior_point import solve_interior_point
 
@@ -51,7 +51,7 @@ def _solve_by_pivoting(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
     expanded = matrix.unsqueeze(1)
     negated = -offset
     free = offset < 0
-    for _ in range(policy.BLOCK_ROUNDS):
+    for _ in range(tolerances.BLOCK_ROUNDS):
         rows = free.mT.unsqueeze(-1)  # (B, K, T, 1)
         right = torch.where(free, negated, 0.0)
         x = torch.linalg.solve_ex(masked_system(rows, expanded, eye), right.mT.unsqueeze(-1))[0].squeeze(-1).mT
@@ -89,13 +89,13 @@ def _solve_on_all_supports(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tens
     least, best = violation.min(1)
     x = x.take_along_dim(best[:, None, None], 1).squeeze(1)
     size = x.abs().amax(-2) + offset.abs().amax(-2)
-    return x.clamp_min(0.0).nan_to_num(0.0), ~(least <= policy.ENUMERATION_VIOLATION * size)
+    return x.clamp_min(0.0).nan_to_num(0.0), ~(least <= tolerances.ENUMERATION_VIOLATION * size)
 
 
 def can_enumerate_supports(matrix: Tensor) -> bool:
     """Return whether all supports of matrices (B, T, T) are few enough to be tried in one batch."""
     batch, tasks = matrix.shape[:2]
-    return tasks <= policy.ENUMERATED_TASKS and batch << tasks <= policy.ENUMERATED_SYSTEMS
+    return tasks <= tolerances.ENUMERATED_TASKS and batch << tasks <= tolerances.ENUMERATED_SYSTEMS
 
 
 def all_supports(matrix: Tensor) -> Tensor:
@@ -112,4 +112,4 @@ def masked_system(free: Tensor, matrix: Tensor, eye: Tensor) -> Tensor:
 
 def _has_wrong_sign(values: Tensor, x: Tensor) -> Tensor:
     """Return where values are negative beyond rounding, or NaN."""
-    return ~(values >= x.abs().amax(-2, keepdim=True) * -policy.SIGN_ROUNDING)
+    return ~(values >= x.abs().amax(-2, keepdim=True) * -tolerances.SIGN_ROUNDING)

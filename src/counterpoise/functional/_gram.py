@@ -15,7 +15,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from . import _policy as policy
+from . import _tolerances as tolerances
 from ._masking import output_dtype, working_dtype
 
 P = ParamSpec("P")
@@ -36,7 +36,7 @@ class Solution(NamedTuple):
     solved: Tensor
 
 
-class NormalizedGram(NamedTuple):
+class NormalisedGram(NamedTuple):
     """A Gram matrix as cosines and norms, so that the matrix itself has no scale.
 
     Attributes:
@@ -60,7 +60,7 @@ class NormalizedGram(NamedTuple):
         return self.cosines - self.ridge * identity(self.cosines)
 
 
-def normalize_gram(gram: Tensor, *, add_ridge: bool = True) -> NormalizedGram:
+def normalise_gram(gram: Tensor, *, add_ridge: bool = True) -> NormalisedGram:
     """Split a Gram matrix (…, T, T) into cosines and norms."""
     if gram.dim() < 2 or gram.shape[-1] != gram.shape[-2]:
         raise ValueError(f"a Gram matrix has shape (…, T, T), got {tuple(gram.shape)}")
@@ -80,19 +80,19 @@ def normalize_gram(gram: Tensor, *, add_ridge: bool = True) -> NormalizedGram:
         # Treat entries that are not finite (absent tasks, overflow) as orthogonal.
         cosines = torch.nan_to_num(cosines, 0.0, 0.0, 0.0)
     cosines.diagonal(dim1=-2, dim2=-1).fill_(1.0 + ridge if add_ridge else 1.0)
-    return NormalizedGram(cosines, norms, inverse, present, ridge)
+    return NormalisedGram(cosines, norms, inverse, present, ridge)
 
 
 def rounding_ridge(gram: Tensor) -> float:
     """Return how far rounding may take the cosines of a matrix in this precision from positive semi-definite."""
-    return max(policy.RIDGE_FLOOR, policy.RIDGE_EPS * torch.finfo(gram.dtype).eps)
+    return max(tolerances.RIDGE_FLOOR, tolerances.RIDGE_EPS * torch.finfo(gram.dtype).eps)
 
 
 def _are_comparable(squares: Tensor) -> bool:
     """Return whether all gradients are known to be present, not zero, and of comparable norm."""
     if not can_sync(squares):
         return False
-    if squares.numel() <= policy.PYTHON_COMPARISONS:
+    if squares.numel() <= tolerances.PYTHON_COMPARISONS:
         values = squares.flatten().tolist()
         if not values:
             return True
@@ -101,7 +101,7 @@ def _are_comparable(squares: Tensor) -> bool:
             return False
     else:
         low, high = (float(bound) for bound in squares.aminmax())
-    return bool(low > 0 and high < low * policy.COMPARABLE_SQUARES and high < math.inf)
+    return bool(low > 0 and high < low * tolerances.COMPARABLE_SQUARES and high < math.inf)
 
 
 def can_sync(tensor: Tensor) -> bool:
@@ -116,15 +116,15 @@ def all_converged(unsolved: Tensor) -> bool:
 
 def iteration_limit(rounds: int, tensor: Tensor) -> int:
     """Return `rounds` where an iteration can stop early, and a third of it where every round runs."""
-    return rounds if can_sync(tensor) else -(-rounds // policy.DEVICE_ROUNDS_DIVISOR)
+    return rounds if can_sync(tensor) else -(-rounds // tolerances.DEVICE_ROUNDS_DIVISOR)
 
 
-def norm_ratios(parts: NormalizedGram) -> Tensor:
+def norm_ratios(parts: NormalisedGram) -> Tensor:
     """Return smallest norm / norm, in (0, 1]; 0 for absent and zero gradients."""
-    return parts.inverse / parts.inverse.amax(-2, keepdim=True).clamp_min(policy.TINY)
+    return parts.inverse / parts.inverse.amax(-2, keepdim=True).clamp_min(tolerances.TINY)
 
 
-def mean_weights(parts: NormalizedGram) -> Tensor | float:
+def mean_weights(parts: NormalisedGram) -> Tensor | float:
     """Return 1 / number of present tasks for each present task, and 0 for the others."""
     if parts.present is None:
         return 1 / parts.norms.shape[-2]

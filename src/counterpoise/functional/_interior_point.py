@@ -3,37 +3,37 @@
 import torch
 from torch import Tensor
 
-from . import _policy as policy
+from . import _tolerances as tolerances
 from ._gram import can_sync, identity
 
 
 def solve_interior_point(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Find x ≥ 0, y = Mx + q ≥ 0 with x_i y_i = 0 for one offset q (N, T, 1) per matrix.
 
-    Newton's method solves Mx + q = y, x_i y_i = t with x and y kept positive, while t decreases towards 0; the longer
-    the last step, the faster (Wright, Primal-Dual Interior-Point Methods, 1997). M + diag(y/x) is regular for every
-    positive semi-definite M. In the end, x_i > y_i marks the support.
+    Newton's method solves Mx + q = y, x_i y_i = t with x and y kept positive, while t decreases towards 0; t
+    decreases faster after a longer step (Wright, Primal-Dual Interior-Point Methods, 1997). M + diag(y/x) is regular
+    for every positive semi-definite M. In the end, x_i > y_i marks the support.
 
     Returns x, y, and the mask (N, 1, 1) of problems that are not solved.
     """
     may_stop, eye = can_sync(offset), identity(matrix)
-    scale = offset.abs().amax(-2, keepdim=True).clamp_min(policy.TINY)
+    scale = offset.abs().amax(-2, keepdim=True).clamp_min(tolerances.TINY)
     offset = offset / scale
     x, y = torch.ones_like(offset), torch.ones_like(offset)
-    centring: Tensor | float = policy.CENTRING_FIRST
-    for _ in range(policy.INTERIOR_ROUNDS if may_stop else policy.INTERIOR_DEVICE_ROUNDS):
+    centring: Tensor | float = tolerances.CENTRING_FIRST
+    for _ in range(tolerances.INTERIOR_ROUNDS if may_stop else tolerances.INTERIOR_DEVICE_ROUNDS):
         values = torch.baddbmm(offset, matrix, x)  # the target of y
-        if may_stop and not bool((_relative_error(values, x, y) > policy.INTERIOR_EXACT).any()):
+        if may_stop and not bool((_relative_error(values, x, y) > tolerances.INTERIOR_EXACT).any()):
             break
-        target = ((x * y).mean(-2, keepdim=True) * centring).clamp_min(policy.CENTRING_FLOOR) / x
+        target = ((x * y).mean(-2, keepdim=True) * centring).clamp_min(tolerances.CENTRING_FLOOR) / x
         slopes = y / x
         dx = torch.linalg.solve_ex(torch.addcmul(matrix, eye, slopes), target - values)[0]
         dy = torch.addcmul(target - y, slopes, dx, value=-1)
-        fraction = policy.BOUNDARY_FRACTION
+        fraction = tolerances.BOUNDARY_FRACTION
         length = -fraction / torch.minimum(dx / x, dy / y).amin(-2, keepdim=True).clamp_max(-fraction)
         x, y = torch.addcmul(x, length, dx), torch.addcmul(y, length, dy)
-        centring = (1 - length).square().clamp(policy.CENTRING_LEAST, policy.CENTRING_FIRST)
-    unsolved = ~(_relative_error(torch.baddbmm(offset, matrix, x), x, y) <= policy.INTERIOR_SOLVED)
+        centring = (1 - length).square().clamp(tolerances.CENTRING_LEAST, tolerances.CENTRING_FIRST)
+    unsolved = ~(_relative_error(torch.baddbmm(offset, matrix, x), x, y) <= tolerances.INTERIOR_SOLVED)
     return (x * scale).nan_to_num(0.0, 0.0), y * scale, unsolved
 
 

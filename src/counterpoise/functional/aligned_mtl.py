@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from . import _policy as policy
+from . import _tolerances as tolerances
 from ._gram import cast_weights
 from ._masking import working_dtype
 
@@ -33,7 +33,7 @@ def aligned_mtl_weights(gram: Tensor) -> Tensor:
     present = (matrix.diagonal(dim1=-2, dim2=-1) < torch.inf).to(matrix.dtype).unsqueeze(-1)
     matrix = torch.nan_to_num(matrix, 0.0, 0.0, 0.0) * present * present.mT
     # The weights are invariant to scale, and no entry of a Gram matrix exceeds its largest diagonal entry.
-    largest = matrix.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(policy.TINY).view(-1, 1, 1)
+    largest = matrix.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(tolerances.TINY).view(-1, 1, 1)
     values, vectors = torch.linalg.eigh((matrix / largest).clamp(-1.0, 1.0))
     kept = values > values[:, -1:] * (tasks * torch.finfo(gram.dtype).eps)
     smallest = torch.where(kept, values, torch.inf).amin(-1, keepdim=True)

@@ -16,7 +16,7 @@ Stages, in the order of this file:
 4. `_solve_by_bisection`: bisect over μ; for many tasks where pivoting fails, on the CPU.
 5. `_handle_stationarity`: near Pareto stationarity, where d is not unique, change over to the d nearest to g₀.
 
-`docs/numerics.md` explains each stage, and `_policy` holds the tolerances.
+`docs/numerics.md` explains each stage, and `_tolerances` lists the constants.
 """
 
 import math
@@ -25,10 +25,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from . import _policy as policy
+from . import _tolerances as tolerances
 from ._complementarity import all_supports, can_enumerate_supports, complementarity, masked_system
 from ._gram import (
-    NormalizedGram,
+    NormalisedGram,
     Solution,
     all_converged,
     can_sync,
@@ -37,7 +37,7 @@ from ._gram import (
     make_solution,
     mean_weights,
     norm_ratios,
-    normalize_gram,
+    normalise_gram,
     without_autograd,
 )
 
@@ -116,7 +116,7 @@ def cagrad_weights(gram: Tensor, *, alpha: float = 0.4, rescale: bool = True) ->
     return cast_weights(gram, _solve(gram, alpha, rescale)[0])
 
 
-def _residual(parts: NormalizedGram, problem: _Problem, candidate: _Candidate) -> Tensor:
+def _residual(parts: NormalisedGram, problem: _Problem, candidate: _Candidate) -> Tensor:
     x, mu, radius = candidate.x, candidate.mu, problem.radius
     cosines = parts.cosines_without_ridge
     length = _length(cosines, x)
@@ -124,12 +124,12 @@ def _residual(parts: NormalizedGram, problem: _Problem, candidate: _Candidate) -
     total = torch.bmm(problem.ratios.mT, x)
     dual = (torch.bmm(problem.products.mT, x) + radius * length) / total
     gap = torch.where(candidate.near_stationary | (total == 0), 0.0, dual - mu)
-    return violation.maximum(gap).maximum((length - radius) / max(radius, policy.TINY)).clamp_min(0.0)
+    return violation.maximum(gap).maximum((length - radius) / max(radius, tolerances.TINY)).clamp_min(0.0)
 
 
 @without_autograd
-def _solve(gram: Tensor, alpha: float, rescale: bool) -> tuple[Tensor, NormalizedGram, _Problem, _Candidate]:
-    parts = normalize_gram(gram)
+def _solve(gram: Tensor, alpha: float, rescale: bool) -> tuple[Tensor, NormalisedGram, _Problem, _Candidate]:
+    parts = normalise_gram(gram)
     share = mean_weights(parts)
     problem, mean_norm = _set_up(parts, share, alpha)
     candidate = _solve_problem(problem, parts)
@@ -137,18 +137,18 @@ def _solve(gram: Tensor, alpha: float, rescale: bool) -> tuple[Tensor, Normalize
     return weights / (1 + alpha**2) if rescale else weights, parts, problem, candidate
 
 
-def _set_up(parts: NormalizedGram, share: Tensor | float, alpha: float) -> tuple[_Problem, Tensor]:
+def _set_up(parts: NormalisedGram, share: Tensor | float, alpha: float) -> tuple[_Problem, Tensor]:
     """Return the problem in units of the norms and ‖g₀‖, and ‖g₀‖."""
     mean = parts.norms * share  # coefficients of g₀ on the unit gradients
     products = torch.bmm(parts.cosines, mean)
-    mean_norm = torch.bmm(mean.mT, products).clamp_min(policy.TINY).sqrt()  # g₀ may cancel to zero
+    mean_norm = torch.bmm(mean.mT, products).clamp_min(tolerances.TINY).sqrt()  # g₀ may cancel to zero
     products = products / mean_norm
     if parts.present is not None:
         products = torch.where(parts.inverse > 0, products, 1.0)
     return _Problem(parts.cosines, norm_ratios(parts), products, alpha), mean_norm
 
 
-def _solve_problem(problem: _Problem, parts: NormalizedGram) -> _Candidate:
+def _solve_problem(problem: _Problem, parts: NormalisedGram) -> _Candidate:
     """Choose the stages: see "CAGrad" in `docs/numerics.md`."""
     if problem.radius == 0:
         return _stay_at_mean(problem)
@@ -181,7 +181,7 @@ def _stay_at_mean(problem: _Problem) -> _Candidate:
     return _Candidate(x, mu, torch.zeros_like(mu, dtype=torch.bool), torch.zeros_like(mu, dtype=torch.bool))
 
 
-def _solve_by_pivoting(problem: _Problem, parts: NormalizedGram) -> _Candidate:
+def _solve_by_pivoting(problem: _Problem, parts: NormalisedGram) -> _Candidate:
     """Solve for x and μ on a guessed support and move every variable of the wrong sign to the other side."""
     matrix, ratios, products, radius = problem
     eye = identity(matrix)
@@ -190,10 +190,10 @@ def _solve_by_pivoting(problem: _Problem, parts: NormalizedGram) -> _Candidate:
     # Start from the tasks that would be tight if all gradients were orthogonal, and at least from the first one.
     orthogonal_mu = _solve_for_mu(torch.bmm(sides.mT, sides), radius)[0]
     free = (bounds < orthogonal_mu) | (bounds <= bounds.amin(-2, keepdim=True))
-    for _ in range(policy.BLOCK_ROUNDS if can_sync(matrix) else policy.CAGRAD_DEVICE_ROUNDS):
+    for _ in range(tolerances.BLOCK_ROUNDS if can_sync(matrix) else tolerances.CAGRAD_DEVICE_ROUNDS):
         x, _, mu, curvature, discriminant = _solve_on_support(matrix, sides, free, eye, radius)
         signs = _complementary_values(problem, x, mu)
-        wrong = ~(signs >= -policy.PIVOTING_VIOLATION)  # also True for NaN
+        wrong = ~(signs >= -tolerances.PIVOTING_VIOLATION)  # also True for NaN
         if all_converged(wrong):
             break
         free = free ^ wrong
@@ -201,10 +201,10 @@ def _solve_by_pivoting(problem: _Problem, parts: NormalizedGram) -> _Candidate:
     unsolved = wrong.any(-2, keepdim=True) | (discriminant < 0)
     if parts.present is not None:
         # Where norms differ by many orders of magnitude, μ may have lost its digits.
-        unsolved = unsolved | ((_length(matrix, x) - radius).abs() > policy.RADIUS_ERROR * radius)
+        unsolved = unsolved | ((_length(matrix, x) - radius).abs() > tolerances.RADIUS_ERROR * radius)
     # The curvature is the inverse square of the shortest affine combination of the free gradients. It may belong to no
     # convex combination, but it is large wherever the shortest convex combination nearly vanishes.
-    return _Candidate(x, mu, curvature > policy.NEARLY_STATIONARY, unsolved)
+    return _Candidate(x, mu, curvature > tolerances.NEARLY_STATIONARY, unsolved)
 
 
 def _solve_on_support(
@@ -244,8 +244,8 @@ def _evaluate_support(problem: _Problem, free: Tensor) -> tuple[Tensor, Tensor, 
     x, mu = torch.addcmul(x, step, slope), mu + step
     signs = _complementary_values(problem, x, mu)
     # For nearly opposite gradients x is large and cancels; do not count the rounding error of the length.
-    rounding = (policy.LENGTH_ROUNDING / radius) * torch.bmm(x.abs().mT, torch.bmm(matrix.abs(), x.abs()))
-    error = (_length(matrix, x) - radius).abs() - rounding.clamp_max(policy.LENGTH_ROUNDING_LIMIT * radius)
+    rounding = (tolerances.LENGTH_ROUNDING / radius) * torch.bmm(x.abs().mT, torch.bmm(matrix.abs(), x.abs()))
+    error = (_length(matrix, x) - radius).abs() - rounding.clamp_max(tolerances.LENGTH_ROUNDING_LIMIT * radius)
     return x, mu, (-signs).amax(-2, keepdim=True).maximum(error).nan_to_num(torch.inf)
 
 
@@ -258,7 +258,7 @@ def _solve_on_all_supports(problem: _Problem) -> _Candidate:
     x, mu, violation = (values.unflatten(0, (batch, count)) for values in solutions)
     least, best = violation.min(1, keepdim=True)
     x, mu = (values.take_along_dim(best, 1).squeeze(1) for values in (x, mu))
-    unsolved = ~(least.squeeze(1) <= policy.SUPPORT_VIOLATION)
+    unsolved = ~(least.squeeze(1) <= tolerances.SUPPORT_VIOLATION)
     return _Candidate(x.clamp_min(0.0).nan_to_num(0.0), mu.nan_to_num(0.0), unsolved, unsolved)
 
 
@@ -274,21 +274,21 @@ def _solve_by_bisection(problem: _Problem) -> _Candidate:
     low = torch.full_like(products[:, :1], -math.pi / 2)
     high = -low
     x, mu, least = torch.zeros_like(products), torch.zeros_like(low), torch.full_like(low, torch.inf)
-    for _ in range(policy.BISECTIONS):
+    for _ in range(tolerances.BISECTIONS):
         middle = (low + high) / 2
         w = complementarity(bounded, products * middle.cos() - ratios * middle.sin())[0]
         trial = _evaluate_support(problem, w > 0)
         better = trial[2] < least
         x, mu, least = (torch.where(better, new, old) for new, old in zip(trial, (x, mu, least), strict=True))
-        if not bool((least > policy.SUPPORT_VIOLATION).any()):
+        if not bool((least > tolerances.SUPPORT_VIOLATION).any()):
             break
         inside = _length(matrix, w) <= radius * middle.cos()
         low, high = torch.where(inside, middle, low), torch.where(inside, high, middle)
-    unsolved = least > policy.SUPPORT_VIOLATION
+    unsolved = least > tolerances.SUPPORT_VIOLATION
     return _Candidate(x.clamp_min(0.0), mu, unsolved, unsolved)
 
 
-def _handle_stationarity(problem: _Problem, parts: NormalizedGram, candidate: _Candidate) -> _Candidate:
+def _handle_stationarity(problem: _Problem, parts: NormalisedGram, candidate: _Candidate) -> _Candidate:
     """Change over to the nearest d with ⟨g_i, d⟩ ≥ 0 where the gradients are nearly Pareto stationary.
 
     The same direction, shortened to fit into the ball, replaces what is unsolved.
@@ -296,19 +296,19 @@ def _handle_stationarity(problem: _Problem, parts: NormalizedGram, candidate: _C
     radius = problem.radius
     nearest, shortest_norm = _nearest_and_shortest(problem, parts)
     length = _length(problem.cosines, nearest)
-    delta = max(policy.STATIONARY, (policy.STATIONARY_RIDGES * parts.ridge) ** 0.5)
+    delta = max(tolerances.STATIONARY, (tolerances.STATIONARY_RIDGES * parts.ridge) ** 0.5)
     # Share of the candidate: 0 below δ, 1 above 2δ and where the nearest direction is outside the ball.
-    inside = length <= radius * (1 + policy.BALL_SLACK)
+    inside = length <= radius * (1 + tolerances.BALL_SLACK)
     share = torch.where(inside, (shortest_norm / delta - 1).clamp(0.0, 1.0), 1.0)
     unsolved = candidate.unsolved & (share > 0)
     share = torch.where(unsolved, 0.0, share)
-    shortened = nearest * (radius / length.clamp_min(policy.TINY)).clamp_max(1.0)
+    shortened = nearest * (radius / length.clamp_min(tolerances.TINY)).clamp_max(1.0)
     x = torch.where(share > 0, torch.lerp(shortened, candidate.x, share), shortened)
     mu = torch.where(share > 0, share * candidate.mu, 0.0)
     return _Candidate(x, mu, share < 1, unsolved)
 
 
-def _nearest_and_shortest(problem: _Problem, parts: NormalizedGram) -> tuple[Tensor, Tensor]:
+def _nearest_and_shortest(problem: _Problem, parts: NormalisedGram) -> tuple[Tensor, Tensor]:
     """Return x of the nearest d with ⟨g_i, d⟩ ≥ 0, and the norm of the shortest convex combination.
 
     Both are complementarity problems, solved in one batch. The norm is in units of the smallest norm.
@@ -316,7 +316,7 @@ def _nearest_and_shortest(problem: _Problem, parts: NormalizedGram) -> tuple[Ten
     matrix, ratios, products, _ = problem
     both = torch.cat((matrix, torch.addcmul(matrix, ratios, ratios.mT)))
     nearest, shortest = complementarity(both, torch.cat((products, -ratios)))[0].chunk(2)
-    norm = _length(parts.cosines_without_ridge, shortest) / torch.bmm(ratios.mT, shortest).clamp_min(policy.TINY)
+    norm = _length(parts.cosines_without_ridge, shortest) / torch.bmm(ratios.mT, shortest).clamp_min(tolerances.TINY)
     if parts.present is not None:
         norm = torch.where((parts.present & (parts.norms == 0)).any(-2, keepdim=True), 0.0, norm)
     return nearest, norm

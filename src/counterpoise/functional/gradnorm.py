@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from . import _policy as policy
+from . import _tolerances as tolerances
 from ._masking import masked_mean, output_dtype, working_dtype
 
 
@@ -61,5 +61,5 @@ def gradnorm_proxy_weights(gram: Tensor, *, floor: float = 1e-4) -> Tensor:
     present = squares.isfinite()
     inverse = present / torch.where(present, squares, 1.0).clamp_min(floor)
     count = present.sum(-1, keepdim=True)
-    weights = inverse * count / inverse.sum(-1, keepdim=True).clamp_min(policy.TINY)
+    weights = inverse * count / inverse.sum(-1, keepdim=True).clamp_min(tolerances.TINY)
     return weights.to(output_dtype(gram))

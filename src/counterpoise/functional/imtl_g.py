@@ -3,17 +3,17 @@
 import torch
 from torch import Tensor
 
-from . import _policy as policy
-from . import _small_gram
+from . import _scalar_fast_path
+from . import _tolerances as tolerances
 from ._gram import (
-    NormalizedGram,
+    NormalisedGram,
     Solution,
     can_sync,
     cast_weights,
     identity,
     make_solution,
     norm_ratios,
-    normalize_gram,
+    normalise_gram,
     rounding_ridge,
     without_autograd,
 )
@@ -74,16 +74,16 @@ def imtl_g_weights(gram: Tensor) -> Tensor:
         Liu et al., Towards Impartial Multi-task Learning. https://openreview.net/forum?id=IMPnRXEWpvr
     """
     ridge = rounding_ridge(gram)
-    single = _small_gram.imtl_g_weights(gram, ridge, _largest_regular_trace(ridge))
+    single = _scalar_fast_path.imtl_g_weights(gram, ridge, _largest_regular_trace(ridge))
     if single is not None:
         return torch.tensor(single, dtype=output_dtype(gram))
     return cast_weights(gram, _solve(gram)[0])
 
 
 @without_autograd
-def _solve(gram: Tensor) -> tuple[Tensor, NormalizedGram, Tensor, Tensor]:
-    """Return the weights, the normalised matrix, x = ‖g‖α up to a factor, and where they are a solution."""
-    parts = normalize_gram(gram)
+def _solve(gram: Tensor) -> tuple[Tensor, NormalisedGram, Tensor, Tensor]:
+    """Return the weights, the normalised matrix, x = ‖g‖α up to a factor, and a mask of the solved problems."""
+    parts = normalise_gram(gram)
     ones = torch.ones_like(parts.norms) if parts.present is None else (parts.inverse > 0).to(parts.norms.dtype)
     right = torch.cat((ones, identity(parts.cosines).expand_as(parts.cosines)), -1)
     columns = torch.linalg.solve_ex(parts.cosines, right)[0]
@@ -93,18 +93,18 @@ def _solve(gram: Tensor) -> tuple[Tensor, NormalizedGram, Tensor, Tensor]:
         scaled, equal = _solve_least_squares(parts, ones, scaled)
     weights = scaled * (parts.inverse if parts.present is None else norm_ratios(parts))
     total, size = weights.sum(-2, keepdim=True), weights.norm(1, -2, keepdim=True)
-    positive = total > policy.WEIGHT_SUM * size
+    positive = total > tolerances.WEIGHT_SUM * size
     weights = weights / torch.where(positive, total, size)
     return weights, parts, scaled, positive if equal is None else positive & equal
 
 
 def _eigenvalue_cut(ridge: float) -> float:
     """Return the eigenvalue of the cosines below which gradients count as dependent."""
-    return policy.DEPENDENT_RIDGES * min(ridge, policy.DEPENDENT_RIDGE_LIMIT)
+    return tolerances.DEPENDENT_RIDGES * min(ridge, tolerances.DEPENDENT_RIDGE_LIMIT)
 
 
 def _largest_regular_trace(ridge: float) -> float:
-    return policy.REGULAR_MARGIN / _eigenvalue_cut(ridge)
+    return tolerances.REGULAR_MARGIN / _eigenvalue_cut(ridge)
 
 
 def _are_regular(inverse: Tensor, largest_trace: float) -> bool:
@@ -113,8 +113,8 @@ def _are_regular(inverse: Tensor, largest_trace: float) -> bool:
     return bool(((trace > 0) & (trace < largest_trace)).all())
 
 
-def _solve_least_squares(parts: NormalizedGram, ones: Tensor, scaled: Tensor) -> tuple[Tensor, Tensor]:
-    """Return x = C⁺1 and where it solves Cx = 1; `scaled`, for which d vanishes, where C⁺1 all but vanishes.
+def _solve_least_squares(parts: NormalisedGram, ones: Tensor, scaled: Tensor) -> tuple[Tensor, Tensor]:
+    """Return x = C⁺1 and a mask of the solved problems. Where C⁺1 is negligible, return `scaled` instead (d is then 0).
 
     McWeeny's purification of τ(C + τ)⁻¹ gives the projection on the null space of C without an eigendecomposition,
     which would wait for the device. See `docs/numerics.md`.
@@ -122,12 +122,12 @@ def _solve_least_squares(parts: NormalizedGram, ones: Tensor, scaled: Tensor) ->
     eye = identity(parts.cosines)
     tau = _eigenvalue_cut(parts.ridge)
     null = torch.linalg.solve_ex(parts.cosines_without_ridge + tau * eye, (tau * eye).expand_as(parts.cosines))[0]
-    for _ in range(policy.PURIFICATIONS):
+    for _ in range(tolerances.PURIFICATIONS):
         square = torch.bmm(null, null)
         null = torch.baddbmm(square, square, null, beta=3.0, alpha=-2.0)
     range_projection = eye - null
     reached = torch.bmm(range_projection, ones)
     x = torch.bmm(range_projection, torch.linalg.solve_ex(parts.cosines, reached)[0])
     share = (ones * reached).sum(-2, keepdim=True) / ones.sum(-2, keepdim=True).clamp_min(1.0)
-    vanished = share <= policy.VANISHED_SHARE
-    return torch.where(share > policy.VANISHED_SHARE, x, scaled), (share > 1 - policy.EQUAL_SHARE) | vanished
+    vanished = share <= tolerances.VANISHED_SHARE
+    return torch.where(share > tolerances.VANISHED_SHARE, x, scaled), (share > 1 - tolerances.EQUAL_SHARE) | vanished

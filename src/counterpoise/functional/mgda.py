@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from . import _policy as policy
+from . import _tolerances as tolerances
 from ._complementarity import complementarity
-from ._gram import NormalizedGram, Solution, cast_weights, make_solution, norm_ratios, normalize_gram, without_autograd
+from ._gram import NormalisedGram, Solution, cast_weights, make_solution, norm_ratios, normalise_gram, without_autograd
 
 
 def mgda(gram: Tensor) -> Solution:
@@ -59,8 +59,8 @@ def mgda_weights(gram: Tensor) -> Tensor:
 
 
 @without_autograd
-def _solve(gram: Tensor) -> tuple[Tensor, NormalizedGram, Tensor]:
-    parts = normalize_gram(gram)
+def _solve(gram: Tensor) -> tuple[Tensor, NormalisedGram, Tensor]:
+    parts = normalise_gram(gram)
     weights, unsolved = min_norm_weights(parts)
     if parts.present is None:
         return weights, parts, unsolved
@@ -70,7 +70,7 @@ def _solve(gram: Tensor) -> tuple[Tensor, NormalizedGram, Tensor]:
     return torch.where(count > 0, zero / count, weights), parts, unsolved
 
 
-def min_norm_weights(parts: NormalizedGram) -> tuple[Tensor, Tensor]:
+def min_norm_weights(parts: NormalisedGram) -> tuple[Tensor, Tensor]:
     """Return the min-norm weights over the gradients that are not zero, and the mask of unsolved problems.
 
     The conditions of min ½xᵀCx + ½(rᵀx − 1)² over x ≥ 0, with r = smallest norm / norm, form a complementarity problem
@@ -79,4 +79,4 @@ def min_norm_weights(parts: NormalizedGram) -> tuple[Tensor, Tensor]:
     ratio = norm_ratios(parts)
     x, unsolved = complementarity(torch.addcmul(parts.cosines, ratio, ratio.mT), -ratio)
     weights = x * ratio
-    return weights / weights.sum(-2, keepdim=True).clamp_min(policy.TINY), unsolved
+    return weights / weights.sum(-2, keepdim=True).clamp_min(tolerances.TINY), unsolved

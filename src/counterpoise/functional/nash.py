@@ -5,10 +5,10 @@ import math
 import torch
 from torch import Tensor
 
-from . import _policy as policy
-from . import _small_gram
+from . import _scalar_fast_path
+from . import _tolerances as tolerances
 from ._gram import (
-    NormalizedGram,
+    NormalisedGram,
     Solution,
     all_converged,
     can_sync,
@@ -16,7 +16,7 @@ from ._gram import (
     identity,
     iteration_limit,
     make_solution,
-    normalize_gram,
+    normalise_gram,
     without_autograd,
 )
 from ._masking import output_dtype
@@ -102,7 +102,7 @@ def nash_weights(gram: Tensor) -> Tensor:
     References:
         Navon et al., Multi-Task Learning as a Bargaining Game. https://arxiv.org/abs/2202.01017
     """
-    single = _small_gram.nash_weights(gram)
+    single = _scalar_fast_path.nash_weights(gram)
     return fairgrad_weights(gram) if single is None else torch.tensor(single, dtype=output_dtype(gram))
 
 
@@ -127,17 +127,17 @@ def fairgrad_weights(gram: Tensor, *, alpha: float = 1.0) -> Tensor:
 
 
 @without_autograd
-def _solve(gram: Tensor, power: float) -> tuple[Tensor, NormalizedGram, Tensor]:
+def _solve(gram: Tensor, power: float) -> tuple[Tensor, NormalisedGram, Tensor]:
     """Return the weights, the normalised matrix, and where Newton's method found a solution."""
-    parts = normalize_gram(gram, add_ridge=False)
+    parts = normalise_gram(gram, add_ridge=False)
     x, solved = _solve_nash(parts) if power == 1 else _solve_power(parts, power)
     weights = x * parts.inverse
     if not (can_sync(x) and bool(solved.all())):
-        weights = torch.where(solved, weights, min_norm_weights(normalize_gram(gram))[0])
+        weights = torch.where(solved, weights, min_norm_weights(normalise_gram(gram))[0])
     return weights, parts, solved
 
 
-def _solve_nash(parts: NormalizedGram) -> tuple[Tensor, Tensor]:
+def _solve_nash(parts: NormalisedGram) -> tuple[Tensor, Tensor]:
     """Solve x_i (Cx)_i = 1 for x = ‖g‖w; return x and where it is a solution.
 
     A Newton step in relative coordinates is dx/x = y with (H + 1)y = 1 − H1, H = diag(x) C diag(x), which is the same
@@ -148,13 +148,13 @@ def _solve_nash(parts: NormalizedGram) -> tuple[Tensor, Tensor]:
     eye = identity(cosines)
     halves = torch.full_like(parts.norms, 0.5)
     x = _start_nash(cosines)
-    for _ in range(policy.NEWTON_ROUNDS if can_sync(cosines) else policy.NEWTON_DEVICE_ROUNDS):
+    for _ in range(tolerances.NEWTON_ROUNDS if can_sync(cosines) else tolerances.NEWTON_DEVICE_ROUNDS):
         terms = cosines * (x * x.mT)
         z = torch.linalg.solve_ex(terms + eye, halves)[0].mul_(2.0)  # 1 + y = 2z
         longest = 2 * torch.dist(z, halves).item() if can_sync(z) else math.inf
-        if longest < policy.FULL_STEP:
+        if longest < tolerances.FULL_STEP:
             x = torch.mul(x, z).mul_(2.0)
-            if longest < policy.NEWTON_CONVERGED:
+            if longest < tolerances.NEWTON_CONVERGED:
                 break
             continue
         # Far from the solution the Newton system is singular; keep the current iterate.
@@ -163,26 +163,26 @@ def _solve_nash(parts: NormalizedGram) -> tuple[Tensor, Tensor]:
     # Large cancelling terms distinguish a solution from an iterate that diverges.
     products = torch.bmm(cosines.abs(), x) * x
     error = (x * torch.bmm(cosines, x) - 1).abs()
-    solved = (error <= policy.NASH_ERROR + policy.CANCELLATION * products) & (products <= _largest_term(parts))
+    solved = (error <= tolerances.NASH_ERROR + tolerances.CANCELLATION * products) & (products <= _largest_term(parts))
     return x, solved.all(-2, keepdim=True)
 
 
 def _start_nash(cosines: Tensor) -> Tensor:
     """Return the starting point: two rounds of x ← √(x / Cx), from 1, with bounded sums."""
-    x = cosines.sum(-1, keepdim=True).clamp_min(policy.START_FLOOR).rsqrt()
-    x = x * (x * torch.bmm(cosines, x)).clamp_min(policy.START_FLOOR).rsqrt()
+    x = cosines.sum(-1, keepdim=True).clamp_min(tolerances.START_FLOOR).rsqrt()
+    x = x * (x * torch.bmm(cosines, x)).clamp_min(tolerances.START_FLOOR).rsqrt()
     if not can_sync(cosines):
         # A device runs few rounds: start from the solution on the ray through x, which for two tasks is exact.
         curvature = torch.bmm(x.mT, torch.bmm(cosines, x))
-        x = x * (x.shape[-2] / curvature.clamp_min(policy.CURVATURE_FLOOR)).sqrt()
+        x = x * (x.shape[-2] / curvature.clamp_min(tolerances.CURVATURE_FLOOR)).sqrt()
     return x
 
 
-def _solve_power(parts: NormalizedGram, power: float) -> tuple[Tensor, Tensor]:
+def _solve_power(parts: NormalisedGram, power: float) -> tuple[Tensor, Tensor]:
     """Solve x_i (Cx)_i = w_i^{1−p} for x = ‖g‖w in the same way; return x and where it is a solution."""
     cosines, inverse = parts.cosines, _inverse_or_one(parts)
     x = inverse ** ((1 - power) / (1 + power))
-    for _ in range(iteration_limit(policy.NEWTON_POWER_ROUNDS, cosines)):
+    for _ in range(iteration_limit(tolerances.NEWTON_POWER_ROUNDS, cosines)):
         # Along a ray the problem is one-dimensional: move to its solution first.
         curvature = (x * torch.bmm(cosines, x)).sum(-2, keepdim=True)
         ray = (((x * inverse) ** (1 - power)).sum(-2, keepdim=True) / curvature) ** (1 / (1 + power))
@@ -193,24 +193,24 @@ def _solve_power(parts: NormalizedGram, power: float) -> tuple[Tensor, Tensor]:
         hessian = terms + torch.diag_embed((power * target).squeeze(-1))
         y = torch.linalg.solve_ex(hessian, rest)[0].nan_to_num(0.0)
         length = y.norm(dim=-2, keepdim=True)
-        converged = length < policy.NEWTON_CONVERGED
+        converged = length < tolerances.NEWTON_CONVERGED
         if all_converged(~converged):
             break
-        x = _damped_step(x, y, length).clamp(1 / policy.ITERATE_RANGE, policy.ITERATE_RANGE)
+        x = _damped_step(x, y, length).clamp(1 / tolerances.ITERATE_RANGE, tolerances.ITERATE_RANGE)
     largest = (terms.abs().sum(-1, keepdim=True) / target).amax(-2, keepdim=True)
     return x + x * y, converged & (largest < _largest_term(parts))
 
 
 def _damped_step(x: Tensor, y: Tensor, length: Tensor) -> Tensor:
     """Return x + xy, with the relative step y shortened to y / (1 + length) where its length is large."""
-    return torch.addcmul(x, x, torch.where(length > policy.FULL_STEP, y / (1 + length), y))
+    return torch.addcmul(x, x, torch.where(length > tolerances.FULL_STEP, y / (1 + length), y))
 
 
-def _largest_term(parts: NormalizedGram) -> float:
+def _largest_term(parts: NormalisedGram) -> float:
     """Return the largest terms that may cancel to 1; beyond it, rounding of the input decides even the sign."""
-    return min(policy.LARGEST_TERM, policy.LARGEST_TERM_RIDGES / parts.ridge)
+    return min(tolerances.LARGEST_TERM, tolerances.LARGEST_TERM_RIDGES / parts.ridge)
 
 
-def _inverse_or_one(parts: NormalizedGram) -> Tensor:
+def _inverse_or_one(parts: NormalisedGram) -> Tensor:
     """Return 1/‖g‖, and 1 for absent and zero gradients."""
     return parts.inverse if parts.present is None else torch.where(parts.inverse > 0, parts.inverse, 1.0)

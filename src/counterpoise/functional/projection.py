@@ -7,8 +7,8 @@ handles the k-th partner of every task at once.
 import torch
 from torch import Tensor
 
-from . import _policy as policy
-from ._gram import NormalizedGram, cast_weights, identity, normalize_gram, without_autograd
+from . import _tolerances as tolerances
+from ._gram import NormalisedGram, cast_weights, identity, normalise_gram, without_autograd
 
 
 def pcgrad_weights(gram: Tensor, order: Tensor | None = None) -> Tensor:
@@ -36,7 +36,7 @@ def pcgrad_weights(gram: Tensor, order: Tensor | None = None) -> Tensor:
 
 @without_autograd
 def _project(gram: Tensor, order: Tensor | None) -> Tensor:
-    parts = normalize_gram(gram, add_ridge=False)
+    parts = normalise_gram(gram, add_ridge=False)
     visits = _visits(parts, gram, order)
     coefficients, products = _start(parts)
     for j, counts, row in visits:
@@ -73,16 +73,16 @@ def gradvac_weights(
         Wang et al., Gradient Vaccine: Investigating and Improving Multi-task Optimization in Massively Multilingual
         Models. https://arxiv.org/abs/2010.05874
     """
-    parts = normalize_gram(gram, add_ridge=False)
+    parts = normalise_gram(gram, add_ridge=False)
     visits = _visits(parts, gram, order)
     coefficients, products = _start(parts)
     new_phi = phi.detach().to(parts.norms.dtype).reshape(parts.cosines.shape).clone()
     for j, counts, row in visits:
         length = (coefficients * products).sum(-1, keepdim=True).clamp_min(0.0).sqrt()
-        cosine = (products.gather(-1, j) / length.clamp_min(policy.TINY)).clamp(-1.0, 1.0)
+        cosine = (products.gather(-1, j) / length.clamp_min(tolerances.TINY)).clamp(-1.0, 1.0)
         target = new_phi.gather(-1, j)
         sine = (1 - cosine * cosine).sqrt()
-        target_sine = (1 - target * target).clamp_min(policy.GRADVAC_SINE_SQUARED).sqrt()
+        target_sine = (1 - target * target).clamp_min(tolerances.GRADVAC_SINE_SQUARED).sqrt()
         step = length * (target * sine / target_sine - cosine) * counts * (cosine < target)
         products.addcmul_(step, row)
         coefficients.scatter_add_(-1, j, step)
@@ -90,7 +90,7 @@ def gradvac_weights(
     return cast_weights(gram, _sum_weights(parts, coefficients)), new_phi.to(phi.dtype).reshape(phi.shape)
 
 
-def _visits(parts: NormalizedGram, gram: Tensor, order: Tensor | None) -> list[tuple[Tensor, Tensor, Tensor]]:
+def _visits(parts: NormalisedGram, gram: Tensor, order: Tensor | None) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Return for each step the partner of every task (B, T, 1), whether the pair counts, and the partner's cosines."""
     tasks = gram.shape[-1]
     if order is None:
@@ -106,12 +106,12 @@ def _visits(parts: NormalizedGram, gram: Tensor, order: Tensor | None) -> list[t
     return list(zip(order.split(1, -1), counts.split(1, -1), rows.unbind(2), strict=True))
 
 
-def _start(parts: NormalizedGram) -> tuple[Tensor, Tensor]:
+def _start(parts: NormalisedGram) -> tuple[Tensor, Tensor]:
     """Return the coefficients of each unchanged gradient on the unit gradients, and its products with them."""
     return identity(parts.cosines).repeat(len(parts.cosines), 1, 1), parts.cosines.clone()
 
 
-def _sum_weights(parts: NormalizedGram, coefficients: Tensor) -> Tensor:
+def _sum_weights(parts: NormalisedGram, coefficients: Tensor) -> Tensor:
     """Add the coefficients of all tasks and convert them to the original gradients. A zero gradient has weight 1."""
     summed = torch.bmm(coefficients.mT, parts.norms) * parts.inverse
     return summed if parts.present is None else torch.where(parts.inverse > 0, summed, parts.present.to(summed.dtype))

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from . import _policy as policy
-from ._gram import cast_weights, normalize_gram
+from . import _tolerances as tolerances
+from ._gram import cast_weights, normalise_gram
 
 
 def project_on_simplex(x: Tensor, present: Tensor) -> Tensor:
@@ -62,11 +62,11 @@ def sdmgrad_weights(
         Xiao et al., Direction-oriented Multi-objective Learning: Simple and Provable Stochastic Algorithms.
         https://arxiv.org/abs/2305.18409
     """
-    parts = normalize_gram(gram, add_ridge=False)
+    parts = normalise_gram(gram, add_ridge=False)
     present = torch.ones_like(parts.norms, dtype=torch.bool) if parts.present is None else parts.present
     present = present.squeeze(-1)
     count = present.sum(-1, keepdim=True).clamp_min(1)
-    norms = parts.norms / (parts.norms.sum(-2, keepdim=True) / count.unsqueeze(-1)).clamp_min(policy.TINY)
+    norms = parts.norms / (parts.norms.sum(-2, keepdim=True) / count.unsqueeze(-1)).clamp_min(tolerances.TINY)
     matrix = parts.cosines * norms * norms.mT
     mean = present.to(matrix.dtype) / count
     x = project_on_simplex(w.detach().to(matrix.dtype).reshape(mean.shape), present)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ._complementarity import complementarity
-from ._gram import NormalizedGram, Solution, cast_weights, make_solution, mean_weights, normalize_gram, without_autograd
+from ._gram import NormalisedGram, Solution, cast_weights, make_solution, mean_weights, normalise_gram, without_autograd
 
 
 def upgrad(gram: Tensor) -> Solution:
@@ -57,8 +57,8 @@ def upgrad_weights(gram: Tensor) -> Tensor:
 
 
 @without_autograd
-def _solve(gram: Tensor) -> tuple[Tensor, NormalizedGram, Tensor, Tensor]:
-    parts = normalize_gram(gram)
+def _solve(gram: Tensor) -> tuple[Tensor, NormalisedGram, Tensor, Tensor]:
+    parts = normalise_gram(gram)
     x, unsolved = complementarity(parts.cosines, parts.cosines)
     # Column i of x is in units of ‖g_i‖ / ‖g_j‖.
     added = torch.bmm(x, parts.norms) * parts.inverse

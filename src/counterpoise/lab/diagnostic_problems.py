@@ -27,7 +27,7 @@ class DiagnosticProblem:
 def synthetic_problem(problem: str, seed: int, **options: object) -> DiagnosticProblem:
     """Return a problem of the synthetic studies with an endless sequence of batches."""
     data, model = spec(problem, **options), spec("mlp", hidden=64)
-    run = Run("doctor", data, model, recipe("static"), seed, SYNTHETIC_SCHEDULE, "cpu")
+    run = Run("diagnose", data, model, recipe("static"), seed, SYNTHETIC_SCHEDULE, "cpu")
     workload = SyntheticWorkload([run])
 
     def batches() -> Iterator[LossFunction]:

@@ -129,7 +129,7 @@ class Weighting(Balancer):
             raise TypeError(f"{type(self).__name__} takes no {', '.join(map(repr, needs))}")
         mean, share = self._mean_over_ranks(values, counts, learning)
         step = self.weigh(mean, learning)
-        return (step, step) if share is None else distributed.localize_step(step, share, values)
+        return (step, step) if share is None else distributed.localise_step(step, share, values)
 
     def _mean_over_ranks(self, values: Tensor, counts: Tensor | None, learning: bool) -> tuple[Tensor, Tensor | None]:
         """Return the mean losses over ranks and this rank's share; without a process group, the losses and None."""

@@ -55,9 +55,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     (store.folder(runs[1]) / "result.json").unlink()  # partial
     store.write_circumstances(runs[2], {"machine": MARKUP, "torch": "2", "seconds": 3.0})
     store.save_progress("rescaling", "abc", 7, 0.5)
-    foreign = root / "runs" / f"x{MARKUP.replace('/', '')}"
-    foreign.mkdir()
-    (foreign / "notes.txt").write_text("not ours")
+    unrecognised = root / "runs" / f"x{MARKUP.replace('/', '')}"
+    unrecognised.mkdir()
+    (unrecognised / "notes.txt").write_text("not ours")
     out = root / "out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("counterpoise.lab.report.figures.render_matplotlib.save_figure", write_empty_files)
@@ -155,7 +155,7 @@ def test_printing_uses_the_light_theme_and_draws_everything(
 def test_problems_are_listed(made: tuple[Path, Path]) -> None:
     found = collect_runs([made[0] / "runs", made[0] / "nowhere"])
     kinds = sorted(problem.kind for problem in found.problems)
-    assert kinds == ["damaged", "foreign", "missing", "partial", "partial"]
+    assert kinds == ["damaged", "missing", "partial", "partial", "unrecognised"]
     assert any("history.json does not match its digest" in problem.reason for problem in found.problems)
     assert any("7 epochs so far" in problem.reason for problem in found.problems)
     text = (made[1] / "index.html").read_text()
@@ -186,7 +186,7 @@ def test_plotly_accepts_the_figures_and_each_has_data(html: str) -> None:
     islands = re.findall(r'<script type="application/json">(.*?)</script>', html, flags=re.DOTALL)
     assert len(islands) > 20
     for island in islands[::5]:
-        figure = Figure(json.loads(island.replace('"ink"', '"#000000"')))
+        figure = Figure(json.loads(island.replace('"text-colour"', '"#000000"')))
         assert figure.data
         for trace in figure.data:
             values = trace.z if trace.type == "heatmap" else trace.y
@@ -281,7 +281,7 @@ def test_recorded_scores_of_a_shortened_study_are_not_compared_with_the_paper(
         assert bool(variant.studies[0].claims) is not short
 
 
-def test_run_outside_every_grid_is_foreign(tmp_path: Path) -> None:
+def test_run_outside_every_grid_is_unrecognised(tmp_path: Path) -> None:
     cell = next(STUDIES["scale-stress"].grid(seeds=[42]))
     other = replace(cell.run, model=spec("mlp", hidden=7))
     unknown = replace(cell.run, study="unknown")

@@ -50,7 +50,7 @@ def test_empty_folder_gives_no_busy_time(tmp_path: Path) -> None:
     assert "busy" not in machine_table(tmp_path, ["one"])
 
 
-def test_incomplete_records_and_foreign_files_are_skipped(tmp_path: Path) -> None:
+def test_incomplete_records_and_unrecognised_files_are_skipped(tmp_path: Path) -> None:
     record(tmp_path / "one" / "a", "10:10:00", 60)
     (tmp_path / "one" / ".DS_Store").write_bytes(b"\0")
     others = ({"seconds": 3.0}, {**RECORD, "finished": "yesterday", "seconds": 3.0}, {**RECORD, "seconds": "long"}, [1])

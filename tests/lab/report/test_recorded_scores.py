@@ -117,8 +117,8 @@ def record_with_changes(folder: Path, *, row: int = 0, **cells: object) -> Colle
         ({"seed": "42.5"}, "damaged", "seed is 42.5 in line 4, expected a non-negative integer"),
         ({"seed": "-1"}, "damaged", "seed is -1.0 in line 4, expected a non-negative integer"),
         ({"seed": "1" * 30}, "damaged", "expected a non-negative integer"),
-        ({"method": None}, "foreign", "found unknown methods: ['']"),
-        ({"condition": "×7"}, "foreign", "found unknown conditions: ['×7']"),
+        ({"method": None}, "unrecognised", "found unknown methods: ['']"),
+        ({"condition": "×7"}, "unrecognised", "found unknown conditions: ['×7']"),
         (
             {"condition": "×1", "seed": "42"},
             "damaged",

@@ -119,7 +119,7 @@ function solve(matrix, right) {
 }
 
 /** Norms and cosines, the inputs of every solver. */
-function normalizeGram(gram) {
+function normaliseGram(gram) {
   const norms = gram.map((row, i) => Math.sqrt(row[i]));
   return { norms, cosines: gram.map((row, i) => row.map((v, j) => (i === j ? 1 : v / (norms[i] * norms[j])))) };
 }
@@ -146,20 +146,20 @@ function complementarity(matrix, offset) {
 const ratios = (norms) => norms.map((n) => Math.min(...norms) / n);
 
 function mgda(gram) {
-  const { norms, cosines } = normalizeGram(gram), ratio = ratios(norms);
+  const { norms, cosines } = normaliseGram(gram), ratio = ratios(norms);
   const x = complementarity(cosines, ratio.map((r) => -r)).map((v, i) => v * ratio[i]);
   return x.map((v) => v / sum(x));
 }
 
 function upgrad(gram) {
-  const { norms, cosines } = normalizeGram(gram), n = norms.length;
+  const { norms, cosines } = normaliseGram(gram), n = norms.length;
   const x = range(n).map((i) => complementarity(cosines, cosines[i]));
   return range(n).map((j) => (1 + sum(range(n).map((i) => (x[i][j] * norms[i]) / norms[j]))) / n);
 }
 
 /** The direction that maximises the minimum progress subject to ‖d − g₀‖ ≤ 0.4 ‖g₀‖, divided by 1 + 0.4². */
 function cagrad(gram) {
-  const { norms, cosines } = normalizeGram(gram), n = norms.length, alpha = 0.4, ratio = ratios(norms);
+  const { norms, cosines } = normaliseGram(gram), n = norms.length, alpha = 0.4, ratio = ratios(norms);
   const products = times(cosines, norms.map((v) => v / n));
   const size = Math.sqrt(dot(norms.map((v) => v / n), products)), p = products.map((v) => v / size);
   const found = leastViolated(subsets(n).slice(1).map((free) => {
@@ -179,7 +179,7 @@ function cagrad(gram) {
 
 /** Solve α_i (Gα)_i = 1 by damped Newton steps in relative coordinates, then limit the norm of the direction to 1. */
 function nash(gram) {
-  const { norms, cosines } = normalizeGram(gram);
+  const { norms, cosines } = normaliseGram(gram);
   let x = fill(norms, 1 / Math.sqrt(norms.length));
   for (let round = 0; round < 200; round++) {
     const terms = cosines.map((row, i) => row.map((v, j) => v * x[i] * x[j]));
@@ -193,7 +193,7 @@ function nash(gram) {
 }
 
 function imtlG(gram) {
-  const { norms, cosines } = normalizeGram(gram), ratio = ratios(norms);
+  const { norms, cosines } = normaliseGram(gram), ratio = ratios(norms);
   const weights = solve(cosines, fill(norms, 1)).map((v, i) => v * ratio[i]);
   const total = sum(weights), size = sum(weights.map(Math.abs));
   return weights.map((v) => v / (total > 1e-6 * size ? total : size));
@@ -236,7 +236,7 @@ function permutations(list) {
 
 /** PCGrad projects on the other tasks in random order. This is the mean over all orders. */
 function pcgrad(gram) {
-  const { norms, cosines } = normalizeGram(gram), n = norms.length, weights = Array(n).fill(0);
+  const { norms, cosines } = normaliseGram(gram), n = norms.length, weights = Array(n).fill(0);
   for (let i = 0; i < n; i++) {
     const orders = permutations(range(n).filter((j) => j !== i));
     for (const order of orders) {

@@ -26,7 +26,7 @@ def load_images(name: str, options: dict[str, object], device: str) -> Images:
 
     Args:
         name: "nyuv2", or "scenes" for synthetic rooms.
-        options: Options of the run. `subset="half"` trains on the fixed half; sizes apply to synthetic rooms.
+        options: Options of the run. `subset="half"` trains on the half-size subset; sizes apply to synthetic rooms.
         device: Device of the images.
 
     Raises:
@@ -48,7 +48,7 @@ def load_images(name: str, options: dict[str, object], device: str) -> Images:
 
 
 def half_share() -> float:
-    """Return the share of training images in the half: 398 of the 795 of NYUv2."""
+    """Return the share of training images in the half-size subset: 398 of the 795 of NYUv2."""
     return 398 / 795
 
 

@@ -64,13 +64,15 @@ def read_scores(path: Path, study: Study) -> pd.DataFrame:
 def _check_place(frame: pd.DataFrame, study: Study) -> None:
     missing = [name for name in PLACE if name not in frame]
     if missing:
-        raise ScoresError("foreign", f"expected the scores of {study.name}, found no column {missing[0]!r}")
+        raise ScoresError("unrecognised", f"expected the scores of {study.name}, found no column {missing[0]!r}")
     if not len(frame):
         raise ScoresError("partial", "has no rows")
     for column, known in (("method", set(study.methods)), ("condition", {c.key for c in study.conditions})):
         unknown = sorted(set(frame[column].fillna("")) - known)
         if unknown:
-            raise ScoresError("foreign", f"expected the scores of {study.name}, found unknown {column}s: {unknown}")
+            raise ScoresError(
+                "unrecognised", f"expected the scores of {study.name}, found unknown {column}s: {unknown}"
+            )
 
 
 def _to_numbers(cells: pd.Series, *, required: bool) -> pd.Series:

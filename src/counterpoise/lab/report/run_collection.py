@@ -1,6 +1,6 @@
 """Collect finished runs and recorded scores from folders and archives.
 
-Nothing on disk is changed and nothing is fatal: whatever is missing, partial, damaged or foreign becomes a `Problem`.
+Nothing on disk is changed and nothing is fatal: a missing, partial, damaged or unrecognised source becomes a `Problem`.
 """
 
 import json
@@ -27,7 +27,7 @@ class Problem:
     """Something that could not be used."""
 
     path: str
-    kind: str  # missing, partial, damaged, foreign
+    kind: str  # missing, partial, damaged, unrecognised
     reason: str
 
 
@@ -97,7 +97,7 @@ def _add_folder(collected: CollectedRuns, folder: Path, *, top: bool = False) ->
     """Search a folder once. Return whether it holds runs or scores."""
     place = folder.resolve()
     if place not in collected.visited:
-        collected.visited[place] = True  # a link back to this folder is not foreign
+        collected.visited[place] = True  # a link back to this folder is not unrecognised
         try:
             collected.visited[place] = _search_folder(collected, folder, top)
         except OSError as error:
@@ -122,14 +122,14 @@ def _search_folder(collected: CollectedRuns, folder: Path, top: bool) -> bool:
         _add_archive(collected, archive)
     skipped = {REPORT} | ({"runs", "tables", "figures"} if tables or archives else set())
     inner = [c for c in sorted(folder.iterdir()) if c.is_dir() and c.name not in skipped and c.name[0] != "."]
-    foreign = [child for child in inner if not _add_folder(collected, child)]
-    holds_runs = bool(tables) or bool(archives) or len(foreign) < len(inner)
+    unrecognised = [child for child in inner if not _add_folder(collected, child)]
+    holds_runs = bool(tables) or bool(archives) or len(unrecognised) < len(inner)
     if holds_runs:
-        for child in foreign:
-            collected.add_problem(child, "foreign", "contains no run of Counterpoise and no recorded scores")
+        for child in unrecognised:
+            collected.add_problem(child, "unrecognised", "contains no run of Counterpoise and no recorded scores")
     elif top:
         reason = "contains no run of Counterpoise and no recorded scores (runs/*.csv)"
-        collected.add_problem(folder, "foreign", reason)
+        collected.add_problem(folder, "unrecognised", reason)
     return holds_runs
 
 
@@ -168,12 +168,12 @@ def _add_run(collected: CollectedRuns, source: Path, content: RunFolder | Archiv
     try:
         run = parse_run(content.description)
     except ValueError as error:
-        collected.add_problem(source, "foreign", str(error))
+        collected.add_problem(source, "unrecognised", str(error))
         return
     if run.key in collected.runs:
         return  # the same run in two places
     if run.study not in STUDIES:
-        collected.add_problem(source, "foreign", f"belongs to the unknown study {run.study!r}")
+        collected.add_problem(source, "unrecognised", f"belongs to the unknown study {run.study!r}")
         return
     collected.runs[run.key] = FinishedRun(run, source, content)
 
@@ -187,7 +187,7 @@ def _add_score_tables(collected: CollectedRuns, tables: Iterable[Path], folder: 
     for path in tables:
         study = STUDIES.get(study_name(path))
         if study is None:
-            collected.add_problem(path, "foreign", f"{study_name(path)!r} is not a study: name the file after one")
+            collected.add_problem(path, "unrecognised", f"{study_name(path)!r} is not a study: name the file after one")
             continue
         try:
             collected.recorded.setdefault(folder, {})[study.name] = read_scores(path, study)

@@ -58,7 +58,7 @@ def report_variants(collected: CollectedRuns) -> list[ReportVariant]:
                     remaining = _assign(groups, remaining, form.with_epochs(epochs), device, epochs)
         for finished in remaining.values():
             reason = f"{finished.run} is not in the grid of {name} as it is now"
-            collected.add_problem(finished.source, "foreign", reason)
+            collected.add_problem(finished.source, "unrecognised", reason)
             del collected.runs[finished.run.key]
     variants = [
         ReportVariant(

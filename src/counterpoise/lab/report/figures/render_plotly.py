@@ -1,6 +1,6 @@
 """Render figure specifications for the page: each panel becomes a plotly figure, as a dictionary.
 
-The page replaces the colour "ink" by the text colour of its light or dark theme.
+The page replaces the colour "text-colour" by the text colour of its light or dark theme.
 """
 
 import math

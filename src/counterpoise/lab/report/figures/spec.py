@@ -24,7 +24,7 @@ class MarkStyle:
     hollow: bool = False
 
 
-TEXT_COLOUR = "ink"  # resolved by the renderer: dark on a light background, light on a dark one
+TEXT_COLOUR = "text-colour"  # resolved by the renderer: dark on a light background, light on a dark one
 TEXT_STYLE = MarkStyle(TEXT_COLOUR)
 GREY_STYLE = MarkStyle("#888888")
 

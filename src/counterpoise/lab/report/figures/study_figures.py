@@ -10,7 +10,7 @@ from ...studies import Study
 from .. import ranks
 from . import dense, dynamics, ranking, scores, training
 from .spec import FigureSpec, MarkStyle
-from .style import METHOD_STYLES, indexed_style
+from .style import indexed_style, method_style
 
 
 def study_figures(
@@ -29,8 +29,6 @@ def study_figures(
         return {}
     if study.rates:
         return {study.name: scores.ranking(study, frame)}
-    if not set(study.methods) <= set(METHOD_STYLES):
-        return {}
     if study.layout == "ranks":
         return _ranking_figures(study, frame)
     figures: dict[str, FigureSpec | None] = {}
@@ -62,7 +60,7 @@ def _synthetic_dynamics(study: Study, histories: pd.DataFrame) -> dict[str, Figu
     for key in dict.fromkeys([keys[0], keys[-1]]):
         shown = [(method, cells[method, key]) for method in study.methods if (method, key) in cells]
         figures[_file_name(study.name, key, "weights")] = dynamics.weights(
-            f"{study.title}, {key}", shown, METHOD_STYLES
+            f"{study.title}, {key}", shown, {method: method_style(method) for method, _ in shown}
         )
     return figures
 

@@ -13,7 +13,7 @@
 
   const columns = (plot) => Math.min(2, Number(getComputedStyle(plot.closest(".panels")).getPropertyValue("--columns")));
   function figure(plot) {
-    let text = plot.parentElement.nextElementSibling.textContent.replaceAll('"ink"', JSON.stringify(css("--ink")));
+    let text = plot.parentElement.nextElementSibling.textContent.replaceAll('"text-colour"', JSON.stringify(css("--text")));
     if (dark() && !text.includes('"heatmap"')) text = text.replace(/"#[0-9a-fA-F]{6}"/g, (s) => `"${lighter(s.slice(1, 8))}"`);
     const { data, layout } = JSON.parse(text);
     const hidden = hiddenIn(plot.closest(".figure"));
@@ -22,11 +22,11 @@
       Object.assign(axis, { gridcolor: css("--line"), linecolor: css("--quiet"), tickcolor: css("--line") });
     }
     Object.assign(layout, {
-      font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: css("--ink") },
+      font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: css("--text") },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       margin: { l: 8, r: 12, t: 10, b: 8, pad: 2 }, autosize: true,
       ...(printing ? { autosize: false, width: columns(plot) === 2 ? 330 : 680, height: plot.clientHeight } : {}),
-      hoverlabel: { bgcolor: css("--soft"), bordercolor: css("--line"), font: { color: css("--ink") } },
+      hoverlabel: { bgcolor: css("--soft"), bordercolor: css("--line"), font: { color: css("--text") } },
     });
     return { data, layout };
   }

@@ -66,7 +66,7 @@ LARGEST_TERM = 1e12  # largest terms that may cancel to 1 in float64
 LARGEST_TERM_RIDGES = 4  # the same in units of 1/ridge, for lower precision
 ITERATE_RANGE = 1e100  # bound of x and 1/x, which keeps powers finite
 
-# Single small matrices in Python arithmetic (`_small_gram`)
+# Single small matrices in Python arithmetic (`_scalar_fast_path`)
 SMALL_TASKS = 8  # tasks up to which Python arithmetic is faster than tensor operations
 SMALL_NEWTON_ROUNDS = 8  # full Newton steps; the damped tensor iteration takes over afterwards
 
