@@ -19,6 +19,9 @@ from counterpoise.lab.engine.archive import ArchivedStore
 from counterpoise.lab.metrics.dense import HIGHER_IS_BETTER
 from counterpoise.lab.report import Report, ledger, tables
 from counterpoise.lab.report.figures import dense, scores
+from counterpoise.lab.report.figures.spec import Line
+from counterpoise.lab.report.figures.study_figures import study_figures
+from counterpoise.lab.report.recorded_scores import read_scores
 from counterpoise.lab.report.run_scores import collect_histories, collect_scores, keep_best_rates
 from counterpoise.lab.studies import STUDIES
 from counterpoise.lab.studies.claims import Claim, Statement, combined_sd, higher, relative_drop, score, value_range
@@ -266,6 +269,15 @@ def test_panels_state_their_number_of_seeds() -> None:
     results = results[~results["condition"].isin(extra) | results["seed"].isin(STUDY.seeds)]
     titles = [panel.title for panel in scores.curves(STUDY, results).panels]
     assert titles == 2 * ["as in the paper (10 seeds)", "graded factors (3 seeds)", "uniform factors (3 seeds)"]
+
+
+def test_methods_without_a_style_are_drawn_in_grey() -> None:
+    study = STUDIES["knobs"]
+    frame = read_scores(ROOT / "results/beyond/runs/knobs.csv.xz", study)
+    figures = study_figures(study, {"knobs": frame}, pd.DataFrame)
+    colours = {m.label: m.style.colour for m in figures["knobs"].panels[0].marks if isinstance(m, Line)}
+    assert set(colours) == set(study.methods)
+    assert colours["BPGS"] != colours["τ × 2"] == "#888888"
 
 
 def test_study_of_one_method_has_a_row_per_setting() -> None:
