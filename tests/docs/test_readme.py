@@ -110,3 +110,7 @@ def test_the_code_runs_before_and_after_the_change(version: str) -> None:
         exec(block, names)
         assert isinstance(names["balancer"], cp.CAGrad)
         assert names["balancer"].weights is not None
+        trained = {id(p) for group in names["optimizer"].param_groups for p in group["params"]}
+        learned = [id(p) for p in names["balancer"].parameters()]
+        assert learned
+        assert trained >= set(learned)
