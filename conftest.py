@@ -36,6 +36,7 @@ NOT_LIBRARY = (
     "src/counterpoise/lab",
     "tests/docs",
     "tests/functional/test_torchjd.py",
+    "tests/helpers",
     "tests/integrations",
     "tests/lab",
 )

@@ -19,6 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 import counterpoise as cp
 
 ROWS, STEPS = 24, 3
+pytestmark = pytest.mark.slow
+
 NAMES = [name for name in cp.methods("gradient") if name != "auto-lambda"]
 
 
@@ -242,7 +244,7 @@ def worker(rank: int, world: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[2, 4])
 def outcome(request: pytest.FixtureRequest) -> tuple[int, list[dict[Any, Any]]]:
     world = request.param
     with tempfile.TemporaryDirectory() as folder:

@@ -195,14 +195,12 @@ def test_task_without_samples_is_absent() -> None:
     assert math.isnan(found.norms[1])
 
 
-def test_save_print_and_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+def test_save_and_print(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     found = train("bpgs", True)[1].diagnosis
     found.save(tmp_path / "found.json")
     saved = json.loads((tmp_path / "found.json").read_text())
     assert saved["verdict"] == found.verdict
     assert saved["advice"] == list(found.advice)
-    found.figure(tmp_path / "found.png")
-    assert (tmp_path / "found.png").stat().st_size > 10_000
     found.print()
     printed = capsys.readouterr().out
     assert "median loss" in printed
@@ -217,7 +215,7 @@ def test_save_print_and_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str
     monkeypatch.setattr(builtins, "__import__", without_rich)
     found.print()
     assert capsys.readouterr().out.strip() == str(found)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["found.json", "found.png"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["found.json"]
 
 
 def test_invalid_use_raises() -> None:

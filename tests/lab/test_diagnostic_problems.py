@@ -1,6 +1,10 @@
 """The diagnosis of problems whose regime is known."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
+from PIL import Image
 
 from counterpoise.lab.diagnostic_problems import LABELLED_PROBLEMS, REGIME_PROBLEMS, diagnose_problem
 
@@ -18,3 +22,11 @@ def test_the_conflict_regime_of_the_paper_has_no_gradient_conflict() -> None:
     assert found.verdict == "neither"
     assert found.conflict is not None
     assert found.conflict < 0.1
+
+
+def test_the_figure_of_a_diagnosis_is_not_blank(tmp_path: Path) -> None:
+    found = diagnose_problem(LABELLED_PROBLEMS["opposed tasks"][1](0), steps=10)
+    found.figure(tmp_path / "found.png")
+    pixels = np.asarray(Image.open(tmp_path / "found.png").convert("RGB")).reshape(-1, 3)
+    assert len(np.unique(pixels, axis=0)) > 10
+    assert [path.name for path in tmp_path.iterdir()] == ["found.png"]

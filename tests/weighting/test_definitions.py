@@ -234,6 +234,7 @@ def test_draws_are_uniform_and_normal() -> None:
     assert torch.equal(z[3], normal(seeds[3], counter[3], 500))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cp.methods())
 def test_every_method_trains(name: str) -> None:
     """Both losses of the toy problem decrease by at least 30 %."""
