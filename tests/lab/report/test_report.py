@@ -21,7 +21,6 @@ from counterpoise.lab.report import Report, ledger, tables
 from counterpoise.lab.report.figures import dense, scores
 from counterpoise.lab.report.figures.spec import Line
 from counterpoise.lab.report.figures.study_figures import study_figures
-from counterpoise.lab.report.recorded_scores import read_scores
 from counterpoise.lab.report.run_scores import collect_histories, collect_scores, keep_best_rates
 from counterpoise.lab.studies import STUDIES
 from counterpoise.lab.studies.claims import Claim, Statement, combined_sd, higher, relative_drop, score, value_range
@@ -271,13 +270,13 @@ def test_panels_state_their_number_of_seeds() -> None:
     assert titles == 2 * ["as in the paper (10 seeds)", "graded factors (3 seeds)", "uniform factors (3 seeds)"]
 
 
-def test_methods_without_a_style_are_drawn_in_grey() -> None:
-    study = STUDIES["knobs"]
-    frame = read_scores(ROOT / "results/beyond/runs/knobs.csv.xz", study)
-    figures = study_figures(study, {"knobs": frame}, pd.DataFrame)
-    colours = {m.label: m.style.colour for m in figures["knobs"].panels[0].marks if isinstance(m, Line)}
-    assert set(colours) == set(study.methods)
-    assert colours["BPGS"] != colours["τ × 2"] == "#888888"
+def test_method_without_a_style_is_drawn_in_grey() -> None:
+    study = replace(STUDY, methods={**STUDY.methods, "New": STUDY.methods["Kendall"]})
+    frame = paper_scores(STUDY).replace({"method": {"Kendall": "New"}})
+    figure = study_figures(study, {study.name: frame}, pd.DataFrame)[study.name]
+    colours = {m.label: m.style.colour for m in figure.panels[0].marks if isinstance(m, Line)}
+    assert colours["New"] == "#888888"
+    assert colours["BPGS"] != "#888888"
 
 
 def test_study_of_one_method_has_a_row_per_setting() -> None:

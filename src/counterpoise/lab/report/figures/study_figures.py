@@ -12,6 +12,9 @@ from . import dense, dynamics, ranking, scores, training
 from .spec import FigureSpec, MarkStyle
 from .style import indexed_style, method_style
 
+WITHOUT_FIGURES = ("knobs",)
+"""Studies with a table only: 15 settings of one method would be 15 overlapping curves."""
+
 
 def study_figures(
     study: Study, frames: Mapping[str, pd.DataFrame], load_histories: Callable[[], pd.DataFrame]
@@ -25,7 +28,7 @@ def study_figures(
             a figure needs them.
     """
     frame = frames[study.name]
-    if not len(frame):
+    if not len(frame) or study.name in WITHOUT_FIGURES:
         return {}
     if study.rates:
         return {study.name: scores.ranking(study, frame)}
