@@ -16,8 +16,7 @@ coverage: .venv-fast/ready  ## measure the coverage of the library by its tests
 	.venv-fast/bin/python -m pytest -q -n 2 --dist loadfile --library --cov --cov-report=term --cov-report=xml
 
 lowest: .venv-lowest/ready  ## run the fast tests on the lowest supported torch
-	.venv-lowest/bin/python -m pytest -q -n 2 --dist loadfile --library -m "not slow" \
-	    --ignore=tests/aggregation/test_distributed.py
+	.venv-lowest/bin/python -m pytest -q -n 2 --dist loadfile --library -m "not slow"
 
 reproduce: .venv/lab  ## run the paper's four synthetic studies: tables, claims and figures, on a CPU and without data
 	$(BIN)/counterpoise reproduce
