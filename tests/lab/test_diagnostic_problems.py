@@ -24,6 +24,14 @@ def test_the_conflict_regime_of_the_paper_has_no_gradient_conflict() -> None:
     assert found.conflict < 0.1
 
 
+def test_print_shows_a_table_and_each_advice_once(capsys: pytest.CaptureFixture[str]) -> None:
+    found = diagnose_problem(LABELLED_PROBLEMS["opposed tasks"][1](0), steps=10)
+    found.print()
+    printed = capsys.readouterr().out
+    assert "median loss" in printed
+    assert " ".join(printed.split()).count(found.advice[0][:40]) == 1
+
+
 def test_the_figure_of_a_diagnosis_is_not_blank(tmp_path: Path) -> None:
     found = diagnose_problem(LABELLED_PROBLEMS["opposed tasks"][1](0), steps=10)
     found.figure(tmp_path / "found.png")
