@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import counterpoise.functional as f
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tasks", [2, 3, 8])
 def test_sdmgrad_converges_to_its_minimum(tasks: int) -> None:
     gram, lam = grams("conflicting", 10, tasks), 0.3

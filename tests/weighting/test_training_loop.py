@@ -75,6 +75,7 @@ def replica_options(name: str) -> dict[str, Any]:
     return {"seed": 5} if name == "rlw" else {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cp.methods("loss"))
 def test_stacked_replicas_equal_separate_balancers(name: str) -> None:
     """120 replicas with losses (120, T) have the values, weights and gradients of 120 balancers, over several steps."""
