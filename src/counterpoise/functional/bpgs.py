@@ -186,6 +186,7 @@ def bpgs(
     theta: Tensor,
     losses: Tensor,
     *,
+    scales: Tensor | None = None,
     split: bool = True,
     normalise: bool = True,
     theta_gain: float = 100.0,
@@ -196,9 +197,15 @@ def bpgs(
     With `split`, the objective is J_net = Σ sg[α_i] L_i, and θ gets g_θ ∇J_unc with J_unc = Σ ½ ω_i L_i + ½ s_i.
     Without it, the objective is J_net + J_unc with only the statistics detached, and θ gets g_θ times its gradient.
 
+    With `scales` n_i, such as gradient norms, the statistics and J_unc = Σ ½ ω_i n_i + ½ s_i use them in place of the
+    losses, so that the weights tend to 1/n_i. J_net is still the weighted sum of the losses. Pass the scales to
+    :func:`bpgs_calibrate` and :func:`bpgs_chart` as the losses.
+
     Args:
         theta (Tensor): Coordinates θ, shape (…, T).
         losses (Tensor): Losses, shape (…, T). A loss that is not finite marks an absent task.
+        scales (Tensor, optional): Positive numbers to use instead of the losses in the statistics and in J_unc, shape
+            (…, T). They are constants for the network. A task without a finite scale counts as absent. Default: None.
         split (bool, optional): Whether the network and θ minimise different objectives. Default: True.
         normalise (bool, optional): Whether the weights are α, which sum to 1, instead of ω. Default: True.
         theta_gain (float, optional): Factor g_θ on the gradient of θ. Default: 100.0.
@@ -212,26 +219,39 @@ def bpgs(
         >>> step.weights
         tensor([0.9966, 0.0034])
     """
-    position = bpgs_chart(theta, losses, **options)
     x, present = split_absent(losses)
+    anchors, n = losses, x
+    if scales is not None:
+        anchors = torch.where(present, scales.detach(), torch.nan)
+        n, present = split_absent(anchors)
+    position = bpgs_chart(theta, anchors, **options)
     omega = position.omega * present
     weights = position.alpha if normalise else omega
     j_net = (weights * x).sum(-1)
-    d_s = 0.5 * (1 - omega * x)  # ∂J_unc/∂s; the lower bound of L applies only to its logarithm
+    d_s = 0.5 * (1 - omega * n)  # ∂J_unc/∂s; the lower bound of L applies only to its logarithm
     objective = j_net
     if not split:
-        objective = j_net + 0.5 * (omega * x + position.s * present).sum(-1)
+        objective = j_net + 0.5 * (omega * n + position.s * present).sum(-1)
         d_s = d_s - (position.alpha * (x - j_net.unsqueeze(-1)) if normalise else omega * x)
-        weights = weights + 0.5 * omega
+        if scales is None:
+            weights = weights + 0.5 * omega
     return make_step(losses, objective, weights, theta_gain * d_s * position.width * position.slope * present)
 
 
-def bpgs_weights(theta: Tensor, losses: Tensor, *, normalise: bool = True, **options: Unpack[ChartOptions]) -> Tensor:
+def bpgs_weights(
+    theta: Tensor,
+    losses: Tensor,
+    *,
+    scales: Tensor | None = None,
+    normalise: bool = True,
+    **options: Unpack[ChartOptions],
+) -> Tensor:
     """Return the weights of :func:`bpgs`.
 
     Args:
         theta (Tensor): Coordinates θ, shape (…, T).
         losses (Tensor): Losses, shape (…, T). A loss that is not finite marks an absent task.
+        scales (Tensor, optional): Positive numbers to use instead of the losses, shape (…, T). Default: None.
         normalise (bool, optional): Whether to return α, which sum to 1, instead of the precisions ω. Default: True.
         **options: Options of :func:`bpgs_chart`.
 
@@ -242,4 +262,4 @@ def bpgs_weights(theta: Tensor, losses: Tensor, *, normalise: bool = True, **opt
         >>> bpgs_weights(torch.tensor([-3.0, 3.0]), torch.tensor([1.0, 300.0]))
         tensor([0.9966, 0.0034])
     """
-    return bpgs(theta, losses, normalise=normalise, **options).weights
+    return bpgs(theta, losses, scales=scales, normalise=normalise, **options).weights
