@@ -15,13 +15,13 @@ class CoVState(NamedTuple):
     """Running statistics of :func:`cov_update`, each of shape (…, T). All are zero at the start.
 
     Attributes:
-        count (Tensor): Number of losses of each task so far.
+        steps (Tensor): Number of losses of each task so far.
         mean_loss (Tensor): Mean of the losses L.
         mean_ratio (Tensor): Mean of the ratios l, where l is a loss divided by the mean of the losses before it.
         variance (Tensor): Variance of the ratios l.
     """
 
-    count: Tensor
+    steps: Tensor
     mean_loss: Tensor
     mean_ratio: Tensor
     variance: Tensor
@@ -55,14 +55,13 @@ def cov_update(state: CoVState, losses: Tensor, *, decay: float | None = None) -
         Groenendijk et al., Multi-Loss Weighting with Coefficient of Variations. https://arxiv.org/abs/2009.01717
     """
     x, present = split_absent(losses)
-    count, mean_loss, mean_ratio, variance = (part.detach().to(x.dtype) for part in state)
-    first = count == 0
-    ratio = torch.nan_to_num(torch.where(first, 1.0, x / mean_loss), nan=1.0)
-    count = count + 1
-    keep = 1 - 1 / count if decay is None else torch.where(first, 0.0, decay)
+    steps, mean_loss, mean_ratio, variance = (part.detach().to(x.dtype) for part in state)
+    seen = steps > 0
+    ratio = torch.nan_to_num(torch.where(seen, x / mean_loss, 1.0), nan=1.0)
+    keep = 1 - 1 / (steps + 1) if decay is None else decay * seen.to(x.dtype)
     new_mean = keep * mean_ratio + (1 - keep) * ratio
     new = CoVState(
-        count,
+        steps + 1,
         keep * mean_loss + (1 - keep) * x,
         new_mean,
         # With keep = 1 − 1/n this is Welford's sum of squares divided by n.
@@ -97,8 +96,8 @@ def cov_weights(losses: Tensor, state: CoVState) -> Tensor:
     """
     dtype = working_dtype(losses.device)
     present = torch.isfinite(losses)
-    count, _, mean, variance = (part.detach().to(dtype) for part in state)
-    known = present & (count >= OBSERVATIONS)
+    steps, _, mean, variance = (part.detach().to(dtype) for part in state)
+    known = present & (steps >= OBSERVATIONS)
     smallest = torch.finfo(dtype).tiny
     # Both factors are bounded, so that their quotient does not overflow.
     variation = (variance.clamp_min(0.0) + VARIANCE_FLOOR).sqrt() / mean.abs().clamp_min(smallest**0.5)

@@ -6,6 +6,8 @@ from torch import Tensor
 from ._masking import clamp_to_dtype, masked_softmax, output_dtype, split_absent
 from .closed_form import FLOOR
 
+COST_ROUNDING = 1e-13  # difference of two costs, relative to the sum of squares, that rounding explains
+
 
 def go4align_update(log_probabilities: Tensor, losses: Tensor, *, step_size: float = 1e-4) -> Tensor:
     """Update the task probabilities of GO4Align, p_i ∝ p_i exp(−η L_i), in log space.
@@ -85,12 +87,15 @@ def _optimal_starts(ordered: Tensor, mass: Tensor, groups: int) -> Tensor:
     """Return 1 where a cluster starts in the optimal partition of ascending values into at most `groups` clusters."""
     position = torch.arange(ordered.shape[-1], device=ordered.device)
     cost = _interval_costs(ordered, mass).masked_fill(position.unsqueeze(-1) > position, torch.inf)
+    rounding = COST_ROUNDING * ordered.square().cumsum(-1)
     best, choices = cost[..., 0, :], []
     for _ in range(groups - 1):
         # best[b] is the cost of the values up to b; the last cluster starts at a, and those before it end at a − 1.
         before = torch.cat([torch.zeros_like(best[..., :1]), best[..., :-1]], -1)
-        best, choice = (before.unsqueeze(-1) + cost).min(-2)
-        choices.append(choice)
+        total = before.unsqueeze(-1) + cost
+        best = total.amin(-2)
+        # The first start that is optimal up to rounding: argmax returns the first of several ones.
+        choices.append((total <= (best + rounding).unsqueeze(-2)).to(torch.int8).argmax(-2))
     starts = (position == 0).expand(ordered.shape)
     end = torch.full_like(position[:1], ordered.shape[-1] - 1).expand(*ordered.shape[:-1], 1)
     for choice in reversed(choices):
