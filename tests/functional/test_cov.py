@@ -128,3 +128,10 @@ def test_extreme_losses_give_finite_weights(dtype: torch.dtype, decay: float | N
         assert torch.isfinite(weights).all()
         assert (weights >= 0).all()
         torch.testing.assert_close(weights.sum(), torch.ones(()))
+
+
+def test_values_are_not_read() -> None:
+    """Tensors on the meta device have no values."""
+    x = torch.ones(4, 3, device="meta")
+    for decay in (None, 0.9):
+        assert cov_weights(x, cov_update(CoVState(x, x, x, x), x, decay=decay)).shape == x.shape

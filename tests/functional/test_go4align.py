@@ -138,3 +138,9 @@ def test_extreme_losses_give_finite_weights(groups: int, dtype: torch.dtype) -> 
 def test_number_of_groups_must_be_positive() -> None:
     with pytest.raises(ValueError, match="groups is 0"):
         go4align_weights(torch.zeros(2), torch.ones(2), groups=0)
+
+
+def test_values_are_not_read() -> None:
+    """Tensors on the meta device have no values."""
+    x = torch.ones(4, 3, device="meta")
+    assert go4align_weights(go4align_update(x, x), x).shape == x.shape

@@ -264,3 +264,11 @@ def test_results_have_no_graph() -> None:
     assert not gradient_normalise_weights(x, shares=x).requires_grad
     assert not lra_weights(x, x[0], x, reference=0).requires_grad
     assert not ntk_weights(x).requires_grad
+
+
+def test_values_are_not_read() -> None:
+    """Tensors on the meta device have no values."""
+    x = torch.ones(4, 3, device="meta")
+    assert gradient_normalise_weights(update_log_norms(x, x), shares=x).shape == x.shape
+    assert lra_weights(x, x[..., 0], x, reference=0).shape == x.shape
+    assert ntk_weights(x).shape == x.shape

@@ -115,3 +115,10 @@ def test_results_have_no_graph() -> None:
     state = torch.ones(2, requires_grad=True)
     assert not relobralo_weights(losses, state, state, state, 1.0).requires_grad
     assert not softadapt_weights(losses, state).requires_grad
+
+
+def test_values_are_not_read() -> None:
+    """Tensors on the meta device have no values."""
+    x = torch.ones(4, 3, device="meta")
+    assert relobralo_weights(x, x, x, x, x[..., :1]).shape == x.shape
+    assert softadapt_weights(x, x).shape == x.shape

@@ -151,3 +151,10 @@ def test_extreme_losses_give_finite_weights(rule: Callable[[Tensor, Tensor], Ste
             assert torch.isfinite(step.objective)
             assert not step.weights.requires_grad
             assert step.weights.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_values_are_not_read(rule: Callable[[Tensor, Tensor], Step]) -> None:
+    """Tensors on the meta device have no values."""
+    x = torch.ones(4, 3, device="meta")
+    assert rule(x, x).weights.shape == x.shape

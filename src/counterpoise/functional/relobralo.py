@@ -48,8 +48,7 @@ def relobralo_weights(
         Bischof and Kraus, Multi-Objective Loss Balancing for Physics-Informed Deep Learning.
         https://arxiv.org/abs/2110.09813
     """
-    since_first = _balance(losses, first_losses, temperature)
-    since_previous = _balance(losses, previous_losses, temperature)
+    since_first, since_previous = _balance(losses, torch.stack([first_losses, previous_losses]), temperature)
     kept = previous_weights.detach().to(since_first.dtype)
     weights = alpha * (rho * kept + (1 - rho) * since_first) + (1 - alpha) * since_previous
     return clamp_to_dtype(torch.where(torch.isfinite(losses), weights, kept), output_dtype(losses))
