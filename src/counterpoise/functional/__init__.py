@@ -20,13 +20,25 @@ from .bpgs import (
 )
 from .cagrad import cagrad, cagrad_weights
 from .closed_form import geometric_mean, log_sum, stch, uw_o, uw_so, weighted_sum
+from .cov import CoVState, cov_update, cov_weights
 from .epochs import dtp_weights, dwa_weights
 from .famo import famo, famo_gradient
+from .go4align import go4align_update, go4align_weights
+from .gradient_scale import (
+    LRAForm,
+    gradient_normalise_weights,
+    lra_weights,
+    ntk_trace,
+    ntk_weights,
+    update_log_norms,
+)
 from .gradnorm import gradnorm_gradient, gradnorm_proxy_weights
 from .imtl_g import imtl_g, imtl_g_weights
 from .mgda import mgda, mgda_weights
 from .nash import fairgrad, fairgrad_weights, nash, nash_weights
 from .projection import gradvac_weights, pcgrad_weights
+from .relobralo import relobralo_weights, softadapt_weights
+from .scalarisation import cosmos, pbi
 from .sdmgrad import project_on_simplex, sdmgrad_weights
 from .uncertainty import imtl_l, kendall, kendall_l1
 from .upgrad import upgrad, upgrad_weights
@@ -37,6 +49,8 @@ __all__ = [
     "Chart",
     "ChartKind",
     "ChartOptions",
+    "CoVState",
+    "LRAForm",
     "Solution",
     "Step",
     "adam",
@@ -48,6 +62,9 @@ __all__ = [
     "cagrad",
     "cagrad_weights",
     "complementarity",
+    "cosmos",
+    "cov_update",
+    "cov_weights",
     "dtp_weights",
     "dwa_weights",
     "fairgrad",
@@ -55,6 +72,9 @@ __all__ = [
     "famo",
     "famo_gradient",
     "geometric_mean",
+    "go4align_update",
+    "go4align_weights",
+    "gradient_normalise_weights",
     "gradnorm_gradient",
     "gradnorm_proxy_weights",
     "gradvac_weights",
@@ -64,18 +84,25 @@ __all__ = [
     "kendall",
     "kendall_l1",
     "log_sum",
+    "lra_weights",
     "mgda",
     "mgda_weights",
     "nash",
     "nash_weights",
     "normal",
+    "ntk_trace",
+    "ntk_weights",
+    "pbi",
     "pcgrad_weights",
     "project_on_simplex",
     "radius",
+    "relobralo_weights",
     "sdmgrad_weights",
+    "softadapt_weights",
     "statistics",
     "stch",
     "uniform",
+    "update_log_norms",
     "upgrad",
     "upgrad_weights",
     "uw_o",
