@@ -15,6 +15,7 @@ Gradient-space methods combine the gradients of the tasks, optionally after weig
 """
 
 from . import functional
+from ._checks import BalanceWarning
 from .aggregation import (
     DBMTL,
     IMTL,
@@ -80,6 +81,7 @@ __all__ = [
     "Aggregation",
     "AlignedMTL",
     "AutoLambda",
+    "BalanceWarning",
     "Balancer",
     "CAGrad",
     "Diagnosis",

@@ -5,18 +5,21 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
+from ._checks import StepChecks
 from ._state.float32 import Float32State
-from .inputs import Losses, task_names
+from .inputs import Losses, PerTask, Slots, fixed_terms, importance_factors, split_fixed, split_fixed_tasks
 
 if TYPE_CHECKING:  # some builds of torch have no distributed package
     from torch.distributed import ProcessGroup
+
+    from .weighting import Static
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
@@ -27,6 +30,8 @@ class StepRecord:
     weights: Tensor | None = None
     theta: Tensor | list[float] | None = None
     losses: Tensor | list[float] | None = None
+    values: Tensor | None = None  # the losses as given, NaN for absent tasks
+    given: Sequence[int] = ()  # tasks whose loss was given, though possibly not finite
 
 
 class Balancer(Float32State, ABC):
@@ -40,13 +45,19 @@ class Balancer(Float32State, ABC):
         tasks (int or sequence of str): Number of tasks, or their names.
         batch_shape (int or tuple of int, optional): Leading dimensions of the losses. `(120,)` balances 120 independent
             models at once, each with its own state. Default: `()`.
-        strict (bool, optional): Raise an error for a loss that is not finite, instead of treating its task as absent.
-            This synchronises with the device in every step. Default: `False`.
+        importance (mapping or sequence of float, optional): Factor on the weight of each task, after balancing. A
+            mapping may leave out tasks. Default: `None`, 1 for all.
+        fixed (mapping of str to float, optional): Losses that are added with a fixed factor and are not balanced, by
+            name. Default: `None`.
+        strict (bool, optional): Raise an error for a loss that is not finite, instead of treating its task as absent,
+            and for a negative loss if the method takes logarithms or inverses. This synchronises with the device in
+            every step. Default: `False`.
         process_group (ProcessGroup, optional): The group over which losses are averaged; `None` selects the default
             group if one is initialised. Default: `None`.
 
     Attributes:
-        tasks (tuple of str): Names of the tasks.
+        tasks (tuple of str): Names of the tasks that are balanced.
+        fixed (dict of str to float): Factors of the fixed losses.
         batch_shape (tuple of int): Leading dimensions of the losses.
 
     Raises:
@@ -66,20 +77,27 @@ class Balancer(Float32State, ABC):
         tensor([1., 1.])
     """
 
+    requires_positive_losses: bool = False  # whether the method takes logarithms or inverses of losses
+    importance: Tensor | None
+
     def __init__(
         self,
         tasks: int | Sequence[str],
         *,
+        importance: PerTask | None = None,
+        fixed: Mapping[str, float] | None = None,
         batch_shape: int | tuple[int, ...] = (),
         strict: bool = False,
         process_group: ProcessGroup | None = None,
     ) -> None:
         super().__init__()
-        self.tasks = task_names(tasks)
+        self.tasks, self.fixed, self._order = split_fixed_tasks(tasks, fixed)
         self.batch_shape = (batch_shape,) if isinstance(batch_shape, int) else tuple(batch_shape)
         self.strict = strict
         self.process_group = process_group
+        self.register_buffer("importance", importance_factors(importance, self.tasks), persistent=False)
         self._last = StepRecord()
+        self._checks = StepChecks()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -94,6 +112,12 @@ class Balancer(Float32State, ABC):
         """
         weights = self._last.weights
         return None if weights is None else weights.clone()  # the backward pass may still need the original
+
+    @property
+    def losses(self) -> Tensor | None:
+        """Losses of the tasks in the last step, (…, T), detached, NaN for absent tasks; None before the first step."""
+        values = self._last.values
+        return None if values is None else values.clone()
 
     @property
     def learning(self) -> bool:
@@ -167,6 +191,43 @@ class Balancer(Float32State, ABC):
     def reset(self) -> None:
         """Restore the state of a new balancer, in place."""
         self._last = StepRecord()
+        self._checks = StepChecks()
+
+    def frozen(self) -> Static:
+        """Return a `Static` balancer with the weights of the last step, for example for a second stage of training.
+
+        Raises:
+            RuntimeError: If there are no weights yet, or if the method has none.
+            ValueError: If a task was absent in the last step, so that its weight is unknown.
+
+        Example:
+            >>> import counterpoise as cp
+            >>> balancer = cp.UWO(["seg", "depth"])
+            >>> _ = balancer(torch.tensor([2.0, 4.0]))
+            >>> balancer.frozen().weight
+            tensor([0.5000, 0.2500])
+        """
+        from .weighting import Static  # the methods import this module
+
+        weights = self._known_weights()
+        if weights is None:
+            raise RuntimeError(f"{type(self).__name__} has no weights to freeze: run a training step first")
+        values = self._last.values
+        absent = torch.zeros_like(weights, dtype=torch.bool) if values is None else ~torch.isfinite(values)
+        for slot, task in enumerate(self.tasks):
+            if bool((absent & (weights == 0))[..., slot].any()):
+                raise ValueError(f"task {task!r} was absent in the last step: call frozen() after a step that has it")
+        return Static(
+            self._order,
+            weights,
+            fixed=self.fixed or None,
+            batch_shape=self.batch_shape,
+            strict=self.strict,
+            process_group=self.process_group,
+        )
+
+    def _known_weights(self) -> Tensor | None:
+        return self.weights
 
     def param_groups(self, **options: Any) -> list[dict[str, Any]]:
         """Return optimiser groups for the balancer's parameters.
@@ -194,6 +255,21 @@ class Balancer(Float32State, ABC):
         for name in ("_forward_hooks", "_forward_pre_hooks"):
             state[name] = OrderedDict((key, hook) for key, hook in state[name].items() if not _is_transient(hook))
         return {name: value for name, value in state.items() if name != "backward"}
+
+    def record(self, weights: Tensor, values: Tensor, slots: Slots, learning: bool) -> None:
+        """Store the losses and weights of a step, and check a training step for silent failures."""
+        last = self._last
+        last.weights, last.values = weights, values
+        if learning and not torch.compiler.is_compiling():
+            last.given = range(len(self.tasks)) if slots is None else slots
+            self._checks.step(self, values, weights)
+
+    def _split_fixed(self, losses: Losses) -> tuple[Losses, list[Tensor]]:
+        """Return the losses to balance, and the fixed ones times their factors."""
+        if not self.fixed:
+            return losses, []
+        balanced, given = split_fixed(losses, self.fixed, self._order)
+        return balanced, fixed_terms(given, self.fixed, self.batch_shape, self.strict)
 
     def extra_repr(self) -> str:
         return ", ".join(self.tasks) + (f", batch_shape={self.batch_shape}" if self.batch_shape else "")

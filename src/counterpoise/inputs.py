@@ -39,6 +39,55 @@ def task_names(tasks: int | Sequence[str]) -> tuple[str, ...]:
     return names
 
 
+def split_fixed_tasks(
+    tasks: int | Sequence[str], fixed: Mapping[str, float] | None
+) -> tuple[tuple[str, ...], dict[str, float], tuple[str, ...]]:
+    """Return the tasks to balance, the factors of the fixed losses, and the order of all of them in a sequence.
+
+    A fixed loss may be listed in `tasks` or not. If not, it follows them.
+    """
+    names = task_names(tasks)
+    if fixed is None:
+        return names, {}, names
+    if not isinstance(fixed, Mapping):
+        raise TypeError(f"fixed must be a mapping of names to factors, got {type(fixed).__name__}")
+    factors = {str(name): _number(f"fixed[{name!r}]", factor) for name, factor in fixed.items()}
+    balanced = tuple(name for name in names if name not in factors)
+    if not balanced:
+        raise ValueError(f"all of {format_names(names)} are fixed, expected at least one task to balance")
+    return balanced, factors, names + tuple(name for name in factors if name not in names)
+
+
+def importance_factors(given: PerTask | None, tasks: tuple[str, ...]) -> Tensor | None:
+    """Return the importance of each task, (T,), or None if it is 1 for all. A mapping may leave out tasks."""
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        for name in given:
+            if name not in tasks:
+                near = get_close_matches(str(name), tasks, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"importance has the task {name!r}, expected some of {format_names(tasks)}{hint}")
+        given = [given.get(task, 1.0) for task in tasks]
+    factors = [_number("importance", value) for value in (given.tolist() if isinstance(given, Tensor) else given)]
+    if len(factors) != len(tasks):
+        raise ValueError(f"importance has {len(factors)} numbers, expected {len(tasks)}: one for each task")
+    if min(factors) < 0 or max(factors) == 0:
+        raise ValueError(f"importance is {factors}, expected numbers that are 0 or more, and one above 0")
+    return None if set(factors) == {1.0} else torch.tensor(factors, dtype=state_dtype())
+
+
+def _number(name: str, value: object) -> float:
+    """Return a finite number, or raise an error that names the option."""
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is {value!r}, expected a number") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{name} is {number}, expected a finite number")
+    return number
+
+
 def per_task(
     option: str, given: PerTask | None, default: float, tasks: tuple[str, ...], shape: tuple[int, ...]
 ) -> Tensor:
@@ -98,20 +147,73 @@ def collect_losses(
     return _stack(inputs, slots, tasks, batch_shape, device, dtype), slots, inputs
 
 
+def split_fixed(losses: Losses, fixed: Mapping[str, float], order: tuple[str, ...]) -> tuple[Losses, dict[str, Tensor]]:
+    """Separate the losses to balance from the fixed ones that are present.
+
+    Args:
+        losses: all losses; a sequence or tensor has those of `order`.
+        fixed: factors of the fixed losses, by name.
+        order: names of all losses.
+    """
+    if isinstance(losses, Mapping):
+        balanced: Losses = {name: loss for name, loss in losses.items() if name not in fixed}
+        given = {name: losses[name] for name in fixed if name in losses}
+        if losses and not balanced:
+            balanced = [None] * sum(name not in fixed for name in order)
+    else:
+        if isinstance(losses, Tensor):
+            if losses.dim() == 0 or losses.shape[-1] != len(order):
+                expected = f"(…, {len(order)}): one for each of {format_names(order)}"
+                raise ValueError(f"the tensor of losses has shape {tuple(losses.shape)}, expected {expected}")
+            losses = losses.unbind(-1)
+        elif len(losses) != len(order):
+            raise ValueError(f"got {len(losses)} losses, expected {len(order)}: one for each of {format_names(order)}")
+        columns = dict(zip(order, losses, strict=True))
+        balanced = [loss for name, loss in columns.items() if name not in fixed]
+        given = {name: columns[name] for name in fixed}
+    return balanced, {name: loss for name, loss in given.items() if loss is not None}
+
+
+def fixed_terms(
+    losses: Mapping[str, Tensor], fixed: Mapping[str, float], batch_shape: tuple[int, ...], strict: bool
+) -> list[Tensor]:
+    """Return each fixed loss times its factor. A loss that is not finite counts as absent."""
+    terms = []
+    for name, loss in losses.items():
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"the fixed loss {name!r} must be a tensor or None, got {type(loss).__name__}")
+        if not _fits(loss, batch_shape, None):
+            advice = "reduce it first, for example with .mean()"
+            _raise_mismatch(loss, f"the fixed loss {name!r}", batch_shape, None, advice)
+        if strict and not bool(torch.isfinite(loss).all()):
+            raise ValueError(f"the fixed loss {name!r} is not finite: {loss.tolist()} (strict=True)")
+        if loss.device.type == "cpu" and not loss.dim() and not torch.compiler.is_compiling():
+            if math.isfinite(loss.item()):
+                terms.append(fixed[name] * loss)
+        else:
+            terms.append(fixed[name] * torch.where(torch.isfinite(loss), loss, 0.0))
+    return terms
+
+
 def mask_unsampled(values: Tensor, counts: Tensor) -> Tensor:
     """Replace the losses of tasks without samples by NaN: such tasks are absent."""
     return torch.where(_has_samples(counts, values), values, torch.nan)
 
 
-def check_finite(values: Tensor, slots: Slots, tasks: tuple[str, ...], counts: Tensor | None = None) -> None:
-    """Raise an error if a given loss is not finite. Reading the values synchronises with the device."""
-    nonfinite = ~torch.isfinite(values)
+def check_values(
+    values: Tensor, slots: Slots, tasks: tuple[str, ...], counts: Tensor | None = None, *, positive: bool = False
+) -> None:
+    """Raise an error if a given loss is not finite or, with `positive`, negative. This synchronises with the device."""
+    invalid = ~torch.isfinite(values) | ((values < 0) & positive)
     if counts is not None:
-        nonfinite &= _has_samples(counts, values)
+        invalid &= _has_samples(counts, values)
     for slot in range(len(tasks)) if slots is None else slots:
-        if bool(nonfinite[..., slot].any()):
-            value = values[..., slot].tolist()
-            raise ValueError(f"the loss of task {tasks[slot]!r} is not finite: {value} (strict=True)")
+        if bool(invalid[..., slot].any()):
+            value = values[..., slot]
+            problem = "negative, and the method takes logarithms or inverses of losses"
+            if not bool(torch.isfinite(value).all()):
+                problem = "not finite"
+            raise ValueError(f"the loss of task {tasks[slot]!r} is {problem}: {value.tolist()} (strict=True)")
 
 
 def _has_samples(counts: object, values: Tensor) -> Tensor:

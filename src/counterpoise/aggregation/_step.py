@@ -9,7 +9,7 @@ from torch import Tensor
 from ..functional import Step
 from ..functional._gram import can_sync
 from ..gradients import TaskRoot
-from ..inputs import Slots, cut_nonfinite
+from ..inputs import Losses, Slots, cut_nonfinite
 
 
 class StepContext(NamedTuple):
@@ -26,12 +26,27 @@ class StepContext(NamedTuple):
         return 1.0 if self.scale is None else 1 / self.scale
 
 
-class PreparedStep(NamedTuple):
+class WeighedLosses(NamedTuple):
     """Result of the loss-space part of a step."""
+
+    given: Losses  # as the user passed them
+    step: Step  # objective, weights, and gradient of the weighting's parameter
+    local: Step  # the same with the weights for the losses of this rank
+    values: Tensor  # (…, T), the losses of this rank, NaN where absent
+    slots: Slots
+    inputs: tuple[Tensor, ...]
+    mean: Tensor  # (…, T), the losses averaged over ranks
+    fixed: list[Tensor]  # losses that are not balanced, times their factors
+    learning: bool
+
+
+class PreparedStep(NamedTuple):
+    """What the backward passes of a step start from."""
 
     step: Step  # objective, weights, and gradient of the weighting's parameter
     roots: list[TaskRoot]  # start of each task's backward pass
     context: StepContext
+    fixed: list[TaskRoot]  # start of the backward pass of the fixed losses
 
 
 def task_roots(values: Tensor, slots: Slots, inputs: Sequence[Tensor], flow: Tensor) -> list[TaskRoot]:

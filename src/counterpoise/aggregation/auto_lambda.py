@@ -1,9 +1,9 @@
 """Auto-Lambda: weights that lower the losses of a validation batch."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,11 +15,11 @@ from .._state.float32 import state_dtype
 from ..distributed import ProcessGroup
 from ..functional._gram import can_sync
 from ..gradients import FactorScaler, GradientList, Passes
-from ..inputs import Losses, check_differentiable, collect_losses, mask_unsampled
+from ..inputs import Losses, PerTask, check_differentiable, collect_losses, mask_unsampled
 from ..registry import register
 from ..weighting import Weighting
 from ._ranks import fill_and_average
-from ._step import task_roots
+from ._step import StepContext, task_roots
 from .base import Aggregation, Heads, Ranks
 
 Closure = Callable[[], Losses]
@@ -70,10 +70,17 @@ class AutoLambda(Aggregation):
             and a loop otherwise. Default: `"auto"`.
         ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
             first, `"local"` compares those of each rank. Default: `"exact"`.
+        importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
+            A mapping may leave out tasks, whose factor is 1. Default: `None`.
+        fixed (mapping of str to float, optional): Losses that are added with a fixed factor and not balanced, by name.
+            They may be listed in `tasks` or not. Default: `None`.
+        memory (bool, optional): Enables `memory` of the weighting. Without a weighting it has no effect.
+            Default: `False`.
         batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
             once, each with its own state. Default: `()`.
         strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
-            absent. This check waits for the device in every step. Default: `False`.
+            absent, and for a negative loss in a method that takes logarithms or inverses. This check waits for the
+            device in every step. Default: `False`.
         process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
             default group, if one is initialised. Default: `None`.
 
@@ -98,6 +105,7 @@ class AutoLambda(Aggregation):
         Liu et al., Auto-Lambda: Disentangling Dynamic Task Relationships. https://arxiv.org/abs/2202.03091
     """
 
+    backward_arguments: ClassVar[tuple[str, ...]] = ("validation", "training")
     lam: Tensor
 
     def __init__(
@@ -112,6 +120,9 @@ class AutoLambda(Aggregation):
         heads: Heads = "own",
         passes: Passes = "auto",
         ranks: Ranks = "exact",
+        importance: PerTask | None = None,
+        fixed: Mapping[str, float] | None = None,
+        memory: bool = False,
         batch_shape: int | tuple[int, ...] = (),
         strict: bool = False,
         process_group: ProcessGroup | None = None,
@@ -122,6 +133,9 @@ class AutoLambda(Aggregation):
             heads=heads,
             passes=passes,
             ranks=ranks,
+            importance=importance,
+            fixed=fixed,
+            memory=memory,
             batch_shape=batch_shape,
             strict=strict,
             process_group=process_group,
@@ -133,6 +147,9 @@ class AutoLambda(Aggregation):
         self.primary = tuple(self.tasks if primary is None else primary)
         self.register_buffer("lam", torch.full(self.shape, start, dtype=state_dtype()))
         self.adam = InternalAdam(self.shape)
+
+    def needs_task_gradients(self, context: StepContext) -> bool:
+        return False  # each step is one backward pass of the weighted sum
 
     def multipliers(self, losses: Tensor, learning: bool) -> Tensor:
         return self.lam.clone()
@@ -160,9 +177,9 @@ class AutoLambda(Aggregation):
         if any(gradients.is_sharded(target) for target in targets):
             raise ValueError("AutoLambda does not support sharded parameters (FSDP)")
         with torch.autocast(targets[0].device.type, enabled=False):
-            step, roots, context = self._prepare(losses, counts, scaler, targets[0], **needs)
+            step, roots, context, fixed = self._prepare(losses, counts, scaler, targets[0], **needs)
             self._accumulate_weighting_gradient(step, context)
-            row = gradients.sum_gradients(roots, targets, retain_graph)
+            row = gradients.sum_gradients([*roots, *fixed], targets, retain_graph)
             if self._combines_ranks():
                 row = fill_and_average(row, targets, self.process_group)
             if context.learning:
@@ -205,14 +222,15 @@ class AutoLambda(Aggregation):
 
     def _mean_losses(self, losses: Losses, counts: Tensor | None, combine: bool) -> Tensor:
         """Return the losses of a batch; with `combine`, averaged over ranks."""
-        values, _, _ = collect_losses(losses, self.tasks, self.batch_shape, self.lam.device)
+        values, _, _ = collect_losses(self._split_fixed(losses)[0], self.tasks, self.batch_shape, self.lam.device)
         if counts is not None:
             values = mask_unsampled(values, counts)
         return distributed.average_losses(values, counts, self.process_group)[0] if combine else values
 
     def _validation_gradient(self, losses: Losses, targets: Sequence[Tensor], combine: bool) -> GradientList:
         """Return the gradient of the sum of the primary tasks' losses."""
-        values, slots, inputs = collect_losses(losses, self.tasks, self.batch_shape, self.lam.device)
+        balanced, _ = self._split_fixed(losses)
+        values, slots, inputs = collect_losses(balanced, self.tasks, self.batch_shape, self.lam.device)
         check_differentiable(values, slots, inputs, self.tasks)
         primary = torch.tensor([task in self.primary for task in self.tasks], device=values.device)
         flow = (primary & torch.isfinite(values)).to(values.dtype)

@@ -9,7 +9,7 @@ One call of `backward` has four steps:
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NoReturn, get_args
 
 import torch
@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from .. import distributed, gradients
-from ..balancer import Balancer
 from ..distributed import ProcessGroup
 from ..functional import Step, weighted_sum
 from ..functional._gram import can_sync
@@ -25,8 +24,10 @@ from ..functional._masking import clamp_to_dtype
 from ..gradients import BackwardPasses, ComparisonTargets, FactorScaler, GradientList, Passes, TaskGradients, TaskRoot
 from ..inputs import (
     Losses,
+    PerTask,
+    Slots,
     check_differentiable,
-    check_finite,
+    check_values,
     collect_losses,
     format_names,
     has_custom_names,
@@ -34,13 +35,14 @@ from ..inputs import (
 )
 from ..weighting import Weighting
 from ._ranks import add_missing_roots, average_over_ranks, fill_and_average
-from ._step import PreparedStep, StepContext, task_roots
+from ._statistics import GradientStatistics
+from ._step import PreparedStep, StepContext, WeighedLosses, task_roots
 
 Heads = Literal["own", "aggregated"]
 Ranks = Literal["exact", "local"]
 
 
-class Aggregation(Balancer):
+class Aggregation(GradientStatistics):
     """Base class of the gradient-space methods.
 
     A subclass holds the state and implements `solve`, which maps a Gram matrix to weights. A method that needs the
@@ -57,10 +59,17 @@ class Aggregation(Balancer):
             and a loop otherwise. Default: `"auto"`.
         ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
             first, `"local"` compares those of each rank. Default: `"exact"`.
+        importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
+            A mapping may leave out tasks, whose factor is 1. Default: `None`.
+        fixed (mapping of str to float, optional): Losses that are added with a fixed factor and not balanced, by name.
+            They may be listed in `tasks` or not. Default: `None`.
+        memory (bool, optional): Enables `memory` of the weighting. Without a weighting it has no effect.
+            Default: `False`.
         batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
             once, each with its own state. Default: `()`.
         strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
-            absent. This check waits for the device in every step. Default: `False`.
+            absent, and for a negative loss in a method that takes logarithms or inverses. This check waits for the
+            device in every step. Default: `False`.
         process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
             default group, if one is initialised. Default: `None`.
 
@@ -80,6 +89,8 @@ class Aggregation(Balancer):
     """
 
     supports_sharding: ClassVar[bool] = True  # whether each rank may hold only a part of every gradient (FSDP)
+    uses_preference: ClassVar[bool] = False  # whether `solve` takes `importance`, as the preference of the method
+    backward_arguments: ClassVar[tuple[str, ...]] = ()  # arguments of `backward` that the weighting does not take
 
     def __init__(
         self,
@@ -89,11 +100,21 @@ class Aggregation(Balancer):
         heads: Heads = "own",
         passes: Passes = "auto",
         ranks: Ranks = "exact",
+        importance: PerTask | None = None,
+        fixed: Mapping[str, float] | None = None,
+        memory: bool = False,
         batch_shape: int | tuple[int, ...] = (),
         strict: bool = False,
         process_group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
+        super().__init__(
+            tasks,
+            importance=importance,
+            fixed=fixed,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
         for name, value, kinds in (("heads", heads, Heads), ("passes", passes, Passes), ("ranks", ranks, Ranks)):
             if value not in get_args(kinds):
                 raise ValueError(f"{name} is {value!r}, expected one of {', '.join(map(repr, get_args(kinds)))}")
@@ -101,6 +122,12 @@ class Aggregation(Balancer):
             self._check_weighting(weighting)
             if weighting.process_group is None:
                 weighting.process_group = self.process_group
+            weighting.memory = weighting.memory or memory
+        elif memory:
+            name = type(self).__name__
+            self._checks.warn(
+                "memory", f"memory=True has no effect on {name} without weighting=, a loss-space balancer"
+            )
         self.weighting = weighting
         self.heads = heads
         self.passes = passes
@@ -118,6 +145,8 @@ class Aggregation(Balancer):
         """
         gram = self._gram(grads, context)
         weights = self.solve(gram, context)
+        if not self.uses_preference:
+            weights = self._times_importance(weights)
         squares = gram.diagonal(dim1=-2, dim2=-1)
         if not (can_sync(gram) and math.isfinite(squares.sum().item())):
             # The solver treats NaN as an absent task, so invalid gradients are handled here.
@@ -178,13 +207,16 @@ class Aggregation(Balancer):
         """
         targets = ComparisonTargets.of(shared, features, type(self).__name__)
         with torch.autocast(targets.targets[0].device.type, enabled=False):
-            step, roots, context = self._prepare(losses, counts, scaler, targets.targets[0], **needs)
+            step, roots, context, fixed = self._prepare(losses, counts, scaler, targets.targets[0], **needs)
             self._accumulate_weighting_gradient(step, context)
             weights: Tensor | None = torch.ones_like(step.weights)
             if not self.needs_task_gradients(context):
-                self._backward_sum(roots, targets, retain_graph)
-            elif roots or self._combines_ranks():  # a rank without losses takes part for the other ranks
-                weights = self._backward_per_task(roots, targets, context, retain_graph)
+                self._backward_sum([*roots, *fixed], targets, retain_graph)
+            else:
+                if self.fixed:
+                    self._backward_sum(fixed, targets, keep=bool(roots) or retain_graph)
+                if roots or self._combines_ranks():  # a rank without losses takes part for the other ranks
+                    weights = self._backward_per_task(roots, targets, context, retain_graph)
         self._last.weights = None if weights is None else step.weights * weights.to(step.weights.dtype)
         return step.objective
 
@@ -197,20 +229,29 @@ class Aggregation(Balancer):
         counts: Tensor | None = None,
         **needs: Any,
     ) -> Tensor:
-        """Return the sum of the losses, with `backward(losses, …)` as its backward pass.
+        """Return the objective that `backward(losses, …)` returns, with `backward` as its backward pass.
 
-        Call `loss.backward()` without `inputs=`: with `inputs=`, and in `torch.autograd.grad`, torch does not run the
-        pass.
+        Call `loss.backward()`. Other terms may be added to the loss before. `torch.autograd.grad`,
+        `backward(inputs=…)` and `create_graph=True` raise an error, because the direction of a gradient-space method is
+        not the derivative of a function.
         """
-        values, _, _ = collect_losses(losses, self.tasks, self.batch_shape, self._state_device())
-        if counts is not None:
-            values = mask_unsampled(values, counts)
         if shared is not None:
             shared = [shared] if isinstance(shared, Tensor) else list(shared)
-        arguments = {"shared": shared, "features": features, "counts": counts, **needs}
-        total = torch.where(torch.isfinite(values), values, 0.0).sum()
+        targets = ComparisonTargets.of(shared, features, type(self).__name__)
+        own = {name: needs.pop(name) for name in self.backward_arguments if name in needs}
+        with torch.autocast(targets.targets[0].device.type, enabled=False):
+            weighed = self._weigh(losses, counts, targets.targets[0], **needs)
         return gradients.defer_backward(
-            total, lambda scaler, retain: self.backward(losses, scaler=scaler, retain_graph=retain, **arguments)
+            weighed.step.objective,
+            lambda scaler, retain: self.backward(
+                weighed,  # type: ignore[arg-type]
+                shared=shared,
+                features=features,
+                scaler=scaler,
+                retain_graph=retain,
+                **own,
+            ),
+            [*weighed.inputs, *weighed.fixed],
         )
 
     def step_end(self, losses_after: Losses, *, counts: Tensor | None = None) -> None:
@@ -230,31 +271,53 @@ class Aggregation(Balancer):
 
     def _prepare(
         self,
-        losses: Losses,
+        losses: Losses | WeighedLosses,
         counts: Tensor | None,
         scaler: GradScaler | FactorScaler | None,
         target: Tensor,
         **needs: Any,
     ) -> PreparedStep:
+        """Weight the losses, unless `loss` has done so, and return where the backward passes start."""
+        weighed = losses if isinstance(losses, WeighedLosses) else self._weigh(losses, counts, target, **needs)
+        step, values = weighed.step, weighed.values
+        scale = None if scaler is None else scaler.scale(torch.ones((), device=values.device))
+        known = values if self.ranks == "local" else weighed.mean
+        present = (step.weights != 0) & torch.isfinite(known)
+        context = StepContext(weighed.mean, step.weights, present, scale, weighed.learning)
+        flow = weighed.local.weights
+        if not self.needs_task_gradients(context):
+            flow, step = self._times_importance(flow), step._replace(weights=self._times_importance(step.weights))
+        roots = task_roots(values, weighed.slots, weighed.inputs, flow if scale is None else flow * scale)
+        factor = torch.ones(self.batch_shape, device=values.device) * (1.0 if scale is None else scale)
+        fixed = [TaskRoot(-1, term, factor.to(term)) for term in weighed.fixed if term.requires_grad]
+        return PreparedStep(step, roots, context, fixed)
+
+    def _weigh(self, losses: Losses, counts: Tensor | None, target: Tensor, **needs: Any) -> WeighedLosses:
         """Weight the losses. Without any loss, `target` determines the device and the precision of the results."""
         learning, device = self.learning, self._state_device()
-        values, slots, inputs = collect_losses(losses, self.tasks, self.batch_shape, device, target.dtype)
+        balanced, fixed = self._split_fixed(losses)
+        values, slots, inputs = collect_losses(balanced, self.tasks, self.batch_shape, device, target.dtype)
         if not inputs and device is None:
             values = values.to(target.device)
         if self.strict:
-            check_finite(values, slots, self.tasks, counts)
+            positive = any(m.requires_positive_losses for m in (self, self.weighting) if m is not None)
+            check_values(values, slots, self.tasks, counts, positive=positive)
         if counts is not None:
             values = mask_unsampled(values, counts)
         check_differentiable(values, slots, inputs, self.tasks)
-        scale = None if scaler is None else scaler.scale(torch.ones((), device=values.device))
         step, local, mean = self._loss_space_step(values, counts, learning, **needs)
+        self.record(step.weights, values, slots, learning)
         multipliers = self.multipliers(mean, learning)
         if multipliers is not None:
             step, local = (s._replace(weights=s.weights * multipliers.to(s.weights.dtype)) for s in (step, local))
-        roots = task_roots(values, slots, inputs, local.weights if scale is None else local.weights * scale)
-        known = values if self.ranks == "local" else mean
-        present = (step.weights != 0) & torch.isfinite(known)
-        return PreparedStep(step, roots, StepContext(mean, step.weights, present, scale, learning))
+        if fixed:
+            step = step._replace(objective=sum((term.detach() for term in fixed), step.objective))
+        return WeighedLosses(losses, step, local, values, slots, inputs, mean, fixed, learning)
+
+    def record(self, weights: Tensor, values: Tensor, slots: Slots, learning: bool) -> None:
+        super().record(weights, values, slots, learning)
+        if self.weighting is not None:
+            self.weighting.record(weights, values, slots, learning)
 
     def _loss_space_step(
         self, values: Tensor, counts: Tensor | None, learning: bool, **needs: Any
@@ -317,63 +380,15 @@ class Aggregation(Balancer):
                 row = fill_and_average(row, targets.targets, self.process_group)
             gradients.accumulate(targets.targets, row)
 
-    # Gram matrix and state, for the methods.
-
-    def _gram(self, grads: TaskGradients, context: StepContext) -> Tensor:
-        """Return the unscaled Gram matrix of all T tasks, with NaN on the diagonal for absent tasks."""
-        products = gradients.gram_matrix(grads.rows, len(self.batch_shape), grads.stacks)
-        products = self._unscaled(products, grads, context)
-        first = next(grad for row in grads.rows for grad in row if grad is not None)
-        products = products.to(torch.promote_types(first.dtype, torch.float32))
-        tasks = len(self.tasks)
-        products = gradients.scatter_gram(products, grads.slots, tasks)
-        diagonal = products.diagonal(dim1=-2, dim2=-1)
-        diagonal.masked_fill_(~context.present, torch.nan)
-        for slot in set(range(tasks)) - set(grads.slots):
-            diagonal[..., slot] = torch.nan
-        return products
-
-    def _squared_norms(self, grads: TaskGradients, context: StepContext) -> Tensor:
-        """Return the unscaled diagonal of the Gram matrix, (…, T), 0 for tasks without a gradient."""
-        squares = self._unscaled(gradients.squared_norms(grads.rows, len(self.batch_shape)), grads, context)
-        by_slot = dict(zip(grads.slots, squares.unbind(-1), strict=True))
-        zero = torch.zeros_like(squares[..., 0])
-        return torch.stack([by_slot.get(slot, zero) for slot in range(len(self.tasks))], -1)
-
-    def _unscaled(self, products: Tensor, grads: TaskGradients, context: StepContext) -> Tensor:
-        """Return products of rows as products of whole gradients, without the factor of a GradScaler."""
-        products = self._sum_over_ranks(products, grads)
-        return products if context.scale is None else products / context.scale.to(products.dtype).square()
-
-    def _sum_over_ranks(self, products: Tensor, grads: TaskGradients) -> Tensor:
-        """Sum products over ranks, where each rank holds only a part of every gradient."""
-        if grads.partial is None:
-            return products
-        return distributed.sum_over_ranks(products, self.process_group) * grads.partial
-
-    @staticmethod
-    def _all_finite(squares: Tensor, context: StepContext) -> Tensor:
-        """Return (…, 1), whether all gradients are finite. If not, a scaler skips the step and no state may change."""
-        return (torch.isfinite(squares) | ~context.present).all(-1, keepdim=True)
-
-    def _may_update(self, gram: Tensor, context: StepContext) -> Tensor:
-        """Return (…, 1), whether state may change: some task is present, and all gradients are finite."""
-        squares = gram.diagonal(dim1=-2, dim2=-1)
-        return self._all_finite(squares, context) & context.present.any(-1, keepdim=True)
-
-    @staticmethod
-    def _invalid_weight(context: StepContext) -> Tensor | float:
-        """Return the weight for non-finite gradients: NaN, which a scaler detects; 0 if the scale itself is 0."""
-        return torch.nan if context.scale is None else torch.where(context.scale == 0, 0.0, torch.nan)
-
     def _combines_ranks(self) -> bool:
         """Return whether task gradients are averaged over ranks in this step."""
         return self.ranks == "exact" and self.learning and distributed.is_active(self.process_group)
 
     def _state_device(self) -> torch.device | None:
         """Return the device of the balancer's state; None for a method without state."""
-        for tensor in (*self.parameters(), *self.buffers()):
-            return tensor.device
+        for name, tensor in (*self.named_parameters(), *self.named_buffers()):
+            if not name.endswith("importance"):
+                return tensor.device
         return None
 
     # Checks.
@@ -381,6 +396,8 @@ class Aggregation(Balancer):
     def _check_weighting(self, weighting: Weighting) -> None:
         if not isinstance(weighting, Weighting):
             raise TypeError(f"weighting must be a loss-space balancer, got {type(weighting).__name__}")
+        if weighting.fixed:
+            raise ValueError(f"weighting has fixed losses: pass fixed= to {type(self).__name__} instead")
         if weighting.shape != self.shape:
             raise ValueError(f"weighting balances losses of shape {weighting.shape}, expected {self.shape}")
         if has_custom_names(weighting.tasks) and has_custom_names(self.tasks) and weighting.tasks != self.tasks:

@@ -1,12 +1,14 @@
 """CAGrad: the best direction for the worst-off task, near the average gradient."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from torch import Tensor
 
 from ..distributed import ProcessGroup
 from ..functional import cagrad_weights
 from ..gradients import Passes
+from ..inputs import PerTask
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
@@ -45,10 +47,17 @@ class CAGrad(Aggregation):
             and a loop otherwise. Default: `"auto"`.
         ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
             first, `"local"` compares those of each rank. Default: `"exact"`.
+        importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
+            A mapping may leave out tasks, whose factor is 1. Default: `None`.
+        fixed (mapping of str to float, optional): Losses that are added with a fixed factor and not balanced, by name.
+            They may be listed in `tasks` or not. Default: `None`.
+        memory (bool, optional): Enables `memory` of the weighting. Without a weighting it has no effect.
+            Default: `False`.
         batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
             once, each with its own state. Default: `()`.
         strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
-            absent. This check waits for the device in every step. Default: `False`.
+            absent, and for a negative loss in a method that takes logarithms or inverses. This check waits for the
+            device in every step. Default: `False`.
         process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
             default group, if one is initialised. Default: `None`.
 
@@ -68,6 +77,8 @@ class CAGrad(Aggregation):
         Liu et al., Conflict-Averse Gradient Descent for Multi-task Learning. https://arxiv.org/abs/2110.14048
     """
 
+    uses_preference: ClassVar[bool] = True
+
     def __init__(
         self,
         tasks: int | Sequence[str],
@@ -78,6 +89,9 @@ class CAGrad(Aggregation):
         heads: Heads = "own",
         passes: Passes = "auto",
         ranks: Ranks = "exact",
+        importance: PerTask | None = None,
+        fixed: Mapping[str, float] | None = None,
+        memory: bool = False,
         batch_shape: int | tuple[int, ...] = (),
         strict: bool = False,
         process_group: ProcessGroup | None = None,
@@ -88,6 +102,9 @@ class CAGrad(Aggregation):
             heads=heads,
             passes=passes,
             ranks=ranks,
+            importance=importance,
+            fixed=fixed,
+            memory=memory,
             batch_shape=batch_shape,
             strict=strict,
             process_group=process_group,
@@ -98,7 +115,7 @@ class CAGrad(Aggregation):
         self.rescale = rescale
 
     def solve(self, gram: Tensor, context: StepContext) -> Tensor:
-        return cagrad_weights(gram, alpha=self.alpha, rescale=self.rescale)
+        return cagrad_weights(gram, alpha=self.alpha, rescale=self.rescale, preference=self._preference(gram))
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, alpha={self.alpha}, rescale={self.rescale}"

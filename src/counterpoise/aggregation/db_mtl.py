@@ -1,6 +1,6 @@
 """DB-MTL: logarithms of the losses, and gradients of equal length."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 from .. import gradients
 from ..distributed import ProcessGroup
 from ..gradients import GradientList, Passes, TaskGradients
+from ..inputs import PerTask, split_fixed_tasks
 from ..registry import register
 from ..weighting import UWO, Weighting
 from ._gradient_memory import GradientMemory
@@ -49,10 +50,17 @@ class DBMTL(Aggregation):
             and a loop otherwise. Default: `"auto"`.
         ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
             first, `"local"` compares those of each rank. Default: `"exact"`.
+        importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
+            A mapping may leave out tasks, whose factor is 1. Default: `None`.
+        fixed (mapping of str to float, optional): Losses that are added with a fixed factor and not balanced, by name.
+            They may be listed in `tasks` or not. Default: `None`.
+        memory (bool, optional): Enables `memory` of the weighting. Without a weighting it has no effect.
+            Default: `False`.
         batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
             once, each with its own state. Default: `()`.
         strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
-            absent. This check waits for the device in every step. Default: `False`.
+            absent, and for a negative loss in a method that takes logarithms or inverses. This check waits for the
+            device in every step. Default: `False`.
         process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
             default group, if one is initialised. Default: `None`.
 
@@ -85,18 +93,25 @@ class DBMTL(Aggregation):
         heads: Heads = "own",
         passes: Passes = "auto",
         ranks: Ranks = "exact",
+        importance: PerTask | None = None,
+        fixed: Mapping[str, float] | None = None,
+        memory: bool = False,
         batch_shape: int | tuple[int, ...] = (),
         strict: bool = False,
         process_group: ProcessGroup | None = None,
     ) -> None:
         if weighting is None:
-            weighting = UWO(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
+            balanced, _, _ = split_fixed_tasks(tasks, fixed)
+            weighting = UWO(balanced, batch_shape=batch_shape, strict=strict, process_group=process_group)
         super().__init__(
             tasks,
             weighting=weighting,
             heads=heads,
             passes=passes,
             ranks=ranks,
+            importance=importance,
+            fixed=fixed,
+            memory=memory,
             batch_shape=batch_shape,
             strict=strict,
             process_group=process_group,
@@ -117,7 +132,7 @@ class DBMTL(Aggregation):
         if context.learning:
             self.step.add_((finite & any_present)[..., 0])
         norms = self._sum_over_ranks(gradients.squared_norms(rows, len(self.batch_shape)), grads).sqrt()
-        weights = torch.where(norms > 0, norms.amax(-1, keepdim=True) / norms, 0.0)
+        weights = self._times_importance(torch.where(norms > 0, norms.amax(-1, keepdim=True) / norms, 0.0))
         # A batch without labels gives a zero direction, although the running gradients are not zero.
         weights = torch.where(finite, weights, self._invalid_weight(context)) * any_present
         direction = gradients.combine(rows, weights if context.scale is None else weights * context.scale)

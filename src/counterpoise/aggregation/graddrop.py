@@ -1,6 +1,6 @@
 """GradDrop: only one sign is kept in each coordinate."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -54,10 +54,17 @@ class GradDrop(Aggregation):
             and a loop otherwise. Default: `"auto"`.
         ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
             first, `"local"` compares those of each rank. Default: `"exact"`.
+        importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
+            A mapping may leave out tasks, whose factor is 1. Default: `None`.
+        fixed (mapping of str to float, optional): Losses that are added with a fixed factor and not balanced, by name.
+            They may be listed in `tasks` or not. Default: `None`.
+        memory (bool, optional): Enables `memory` of the weighting. Without a weighting it has no effect.
+            Default: `False`.
         batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
             once, each with its own state. Default: `()`.
         strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
-            absent. This check waits for the device in every step. Default: `False`.
+            absent, and for a negative loss in a method that takes logarithms or inverses. This check waits for the
+            device in every step. Default: `False`.
         process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
             default group, if one is initialised. Default: `None`.
 
@@ -92,6 +99,9 @@ class GradDrop(Aggregation):
         heads: Heads = "own",
         passes: Passes = "auto",
         ranks: Ranks = "exact",
+        importance: PerTask | None = None,
+        fixed: Mapping[str, float] | None = None,
+        memory: bool = False,
         batch_shape: int | tuple[int, ...] = (),
         strict: bool = False,
         process_group: ProcessGroup | None = None,
@@ -102,6 +112,9 @@ class GradDrop(Aggregation):
             heads=heads,
             passes=passes,
             ranks=ranks,
+            importance=importance,
+            fixed=fixed,
+            memory=memory,
             batch_shape=batch_shape,
             strict=strict,
             process_group=process_group,
@@ -111,30 +124,35 @@ class GradDrop(Aggregation):
         if bool(((leaks < 0) | (leaks > 1)).any()):
             raise ValueError(f"leak is {leaks.tolist()}, expected numbers in [0, 1]")
         self._leaks: list[float] = leaks.tolist()
+        self._factors: list[float] = [1.0] * len(self.tasks) if self.importance is None else self.importance.tolist()
         self.register_buffer("seed", replica_seeds(seed, self.batch_shape))
         self.register_buffer("counter", torch.zeros(self.batch_shape, dtype=torch.long))
 
     def aggregate(self, grads: TaskGradients, context: StepContext) -> tuple[None, GradientList]:
         leaks = [self._leaks[slot] for slot in grads.slots]
+        factors = [self._factors[slot] for slot in grads.slots]
         columns = zip(*grads.rows, strict=True)
-        direction = [self._drop(column, leaks, position) for position, column in enumerate(columns)]
+        direction = [self._drop(column, leaks, factors, position) for position, column in enumerate(columns)]
         if context.learning:
             self.counter += context.present.any(-1)
         return None, direction
 
-    def _drop(self, column: Sequence[Tensor | None], leaks: Sequence[float], position: int) -> Tensor | None:
+    def _drop(
+        self, column: Sequence[Tensor | None], leaks: Sequence[float], factors: Sequence[float], position: int
+    ) -> Tensor | None:
         """Combine the gradients of all tasks on one shared tensor."""
-        given = [(grad, leak) for grad, leak in zip(column, leaks, strict=True) if grad is not None]
+        rows = zip(column, leaks, factors, strict=True)
+        given = [(grad, leak, factor) for grad, leak, factor in rows if grad is not None]
         if not given:
             return None
         up, down, passed, kept_up, kept_down = (torch.zeros_like(given[0][0]) for _ in range(5))
-        for grad, leak in given:
+        for grad, leak, factor in given:
             positive, negative = grad.clamp_min(0.0), grad.clamp_max(0.0)
             up += positive
             down -= negative
-            passed.add_(grad, alpha=leak)
-            kept_up.add_(positive, alpha=1 - leak)
-            kept_down.add_(negative, alpha=1 - leak)
+            passed.add_(grad, alpha=factor * leak)
+            kept_up.add_(positive, alpha=factor * (1 - leak))
+            kept_down.add_(negative, alpha=factor * (1 - leak))
         drawn = self._draw(up, position)
         return passed + torch.where(drawn * (up + down) < up, kept_up, kept_down)  # U < P = up / (up + down)
 

@@ -1,6 +1,6 @@
 """MoCo: running means of the gradients and running weights against the bias of stochastic MGDA."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -10,6 +10,7 @@ from .. import gradients
 from .._state.float32 import state_dtype
 from ..distributed import ProcessGroup
 from ..gradients import GradientList, Passes, TaskGradients
+from ..inputs import PerTask
 from ..registry import register
 from ..weighting import Weighting
 from ._gradient_memory import GradientMemory
@@ -52,10 +53,17 @@ class MoCo(Aggregation):
             and a loop otherwise. Default: `"auto"`.
         ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
             first, `"local"` compares those of each rank. Default: `"exact"`.
+        importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
+            A mapping may leave out tasks, whose factor is 1. Default: `None`.
+        fixed (mapping of str to float, optional): Losses that are added with a fixed factor and not balanced, by name.
+            They may be listed in `tasks` or not. Default: `None`.
+        memory (bool, optional): Enables `memory` of the weighting. Without a weighting it has no effect.
+            Default: `False`.
         batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
             once, each with its own state. Default: `()`.
         strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
-            absent. This check waits for the device in every step. Default: `False`.
+            absent, and for a negative loss in a method that takes logarithms or inverses. This check waits for the
+            device in every step. Default: `False`.
         process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
             default group, if one is initialised. Default: `None`.
 
@@ -80,6 +88,7 @@ class MoCo(Aggregation):
     """
 
     supports_sharding: ClassVar[bool] = False
+    requires_positive_losses: bool = True
     lam: Tensor
     step: Tensor
 
@@ -94,6 +103,9 @@ class MoCo(Aggregation):
         heads: Heads = "own",
         passes: Passes = "auto",
         ranks: Ranks = "exact",
+        importance: PerTask | None = None,
+        fixed: Mapping[str, float] | None = None,
+        memory: bool = False,
         batch_shape: int | tuple[int, ...] = (),
         strict: bool = False,
         process_group: ProcessGroup | None = None,
@@ -104,6 +116,9 @@ class MoCo(Aggregation):
             heads=heads,
             passes=passes,
             ranks=ranks,
+            importance=importance,
+            fixed=fixed,
+            memory=memory,
             batch_shape=batch_shape,
             strict=strict,
             process_group=process_group,
@@ -135,7 +150,8 @@ class MoCo(Aggregation):
             self.step.add_((finite & any_present)[..., 0])
         # A batch without labels gives a zero direction, although the running means are not zero.
         lam = torch.where(finite, lam, self._invalid_weight(context)) * any_present
-        direction = gradients.combine(rows, lam if context.scale is None else lam * context.scale)
+        factors = self._times_importance(lam)
+        direction = gradients.combine(rows, factors if context.scale is None else factors * context.scale)
         return None, gradients.cast_like(grads.targets, direction)
 
     @torch.no_grad()

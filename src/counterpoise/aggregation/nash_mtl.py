@@ -1,6 +1,7 @@
 """Nash-MTL: the bargaining solution."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -8,6 +9,7 @@ from torch import Tensor
 from ..distributed import ProcessGroup
 from ..functional import nash_weights
 from ..gradients import Passes
+from ..inputs import PerTask
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
@@ -46,10 +48,17 @@ class NashMTL(Aggregation):
             and a loop otherwise. Default: `"auto"`.
         ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
             first, `"local"` compares those of each rank. Default: `"exact"`.
+        importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
+            A mapping may leave out tasks, whose factor is 1. Default: `None`.
+        fixed (mapping of str to float, optional): Losses that are added with a fixed factor and not balanced, by name.
+            They may be listed in `tasks` or not. Default: `None`.
+        memory (bool, optional): Enables `memory` of the weighting. Without a weighting it has no effect.
+            Default: `False`.
         batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
             once, each with its own state. Default: `()`.
         strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
-            absent. This check waits for the device in every step. Default: `False`.
+            absent, and for a negative loss in a method that takes logarithms or inverses. This check waits for the
+            device in every step. Default: `False`.
         process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
             default group, if one is initialised. Default: `None`.
 
@@ -69,6 +78,8 @@ class NashMTL(Aggregation):
         Navon et al., Multi-Task Learning as a Bargaining Game. https://arxiv.org/abs/2202.01017
     """
 
+    uses_preference: ClassVar[bool] = True
+
     def __init__(
         self,
         tasks: int | Sequence[str],
@@ -78,6 +89,9 @@ class NashMTL(Aggregation):
         heads: Heads = "own",
         passes: Passes = "auto",
         ranks: Ranks = "exact",
+        importance: PerTask | None = None,
+        fixed: Mapping[str, float] | None = None,
+        memory: bool = False,
         batch_shape: int | tuple[int, ...] = (),
         strict: bool = False,
         process_group: ProcessGroup | None = None,
@@ -88,6 +102,9 @@ class NashMTL(Aggregation):
             heads=heads,
             passes=passes,
             ranks=ranks,
+            importance=importance,
+            fixed=fixed,
+            memory=memory,
             batch_shape=batch_shape,
             strict=strict,
             process_group=process_group,
@@ -97,7 +114,7 @@ class NashMTL(Aggregation):
         self.max_norm = max_norm
 
     def solve(self, gram: Tensor, context: StepContext) -> Tensor:
-        weights = nash_weights(gram)
+        weights = nash_weights(gram, preference=self._preference(gram))
         if self.max_norm is None:
             return weights
         # ‖Σ α_i g_i‖² = αᵀGα. An absent task has weight 0, and its row may be NaN.

@@ -1,6 +1,6 @@
 """PCGrad: each gradient is projected off the gradients it conflicts with."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from .._state.seeds import replica_seeds
 from ..distributed import ProcessGroup
 from ..functional import pcgrad_weights, uniform
 from ..gradients import Passes
+from ..inputs import PerTask
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
@@ -50,10 +51,17 @@ class PCGrad(Aggregation):
             and a loop otherwise. Default: `"auto"`.
         ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
             first, `"local"` compares those of each rank. Default: `"exact"`.
+        importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
+            A mapping may leave out tasks, whose factor is 1. Default: `None`.
+        fixed (mapping of str to float, optional): Losses that are added with a fixed factor and not balanced, by name.
+            They may be listed in `tasks` or not. Default: `None`.
+        memory (bool, optional): Enables `memory` of the weighting. Without a weighting it has no effect.
+            Default: `False`.
         batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
             once, each with its own state. Default: `()`.
         strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
-            absent. This check waits for the device in every step. Default: `False`.
+            absent, and for a negative loss in a method that takes logarithms or inverses. This check waits for the
+            device in every step. Default: `False`.
         process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
             default group, if one is initialised. Default: `None`.
 
@@ -85,6 +93,9 @@ class PCGrad(Aggregation):
         heads: Heads = "own",
         passes: Passes = "auto",
         ranks: Ranks = "exact",
+        importance: PerTask | None = None,
+        fixed: Mapping[str, float] | None = None,
+        memory: bool = False,
         batch_shape: int | tuple[int, ...] = (),
         strict: bool = False,
         process_group: ProcessGroup | None = None,
@@ -95,6 +106,9 @@ class PCGrad(Aggregation):
             heads=heads,
             passes=passes,
             ranks=ranks,
+            importance=importance,
+            fixed=fixed,
+            memory=memory,
             batch_shape=batch_shape,
             strict=strict,
             process_group=process_group,

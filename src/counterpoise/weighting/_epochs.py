@@ -1,7 +1,7 @@
 """Base class of the methods that use mean losses per epoch."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..distributed import ProcessGroup
 from ..functional import Step
+from ..inputs import PerTask
 from ._running_mean import RunningMean
 from .base import Weighting
 
@@ -25,11 +26,24 @@ class EpochWeighting(Weighting):
         tasks: int | Sequence[str],
         *,
         max_epoch_steps: int | None = 100_000,
+        importance: PerTask | None = None,
+        fixed: Mapping[str, float] | None = None,
+        memory: bool = False,
+        max_ratio: float | None = None,
         batch_shape: int | tuple[int, ...] = (),
         strict: bool = False,
         process_group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
+        super().__init__(
+            tasks,
+            importance=importance,
+            fixed=fixed,
+            memory=memory,
+            max_ratio=max_ratio,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
         self.max_epoch_steps = max_epoch_steps
         self.mean = RunningMean(self.shape)
         self._steps = 0
@@ -43,6 +57,9 @@ class EpochWeighting(Weighting):
             )
         self._steps += counted
         return super().take_step(values, counts, learning, **needs)
+
+    def observe(self, losses: Tensor) -> None:
+        self.mean.add(losses)
 
     @torch.no_grad()
     def epoch_end(self) -> None:

@@ -4,23 +4,30 @@ One call of a balancer has four steps:
 
 1. `collect_losses` checks the losses and stacks them into one detached vector, NaN for absent tasks.
 2. `take_step` averages them over ranks and calls the method's own `weigh`.
-3. `weigh` returns a `Step`: the objective, the weights, and the gradient of the learned parameter.
+3. `weigh` returns a `Step`: the objective, the weights, and the gradient of the learned parameter. `max_ratio` and
+   `importance` then change the weights.
 4. `Objective` connects the objective with the autograd graph of the losses.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
 from .. import distributed
+from .._checks import inside_lbfgs
+from .._state.float32 import state_dtype
 from ..balancer import Balancer
-from ..functional import Step
-from ..inputs import Losses, check_finite, collect_losses, cut_nonfinite, mask_unsampled
+from ..distributed import ProcessGroup
+from ..functional import Step, limit_ratio, rescale_to_sum, weighted_sum
+from ..inputs import Losses, PerTask, Slots, check_values, collect_losses, cut_nonfinite, mask_unsampled
 from ._objective import Objective
+
+R = TypeVar("R")
+MEMORY_DECAY = 0.9  # of the running mean of each task's losses, with memory=True
 
 
 class Weighting(Balancer):
@@ -28,10 +35,19 @@ class Weighting(Balancer):
 
     Args:
         tasks (int or sequence of str): Number of tasks, or their names.
+        importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
+            A mapping may leave out tasks, whose factor is 1. Default: `None`.
+        fixed (mapping of str to float, optional): Losses that are added with a fixed factor and not balanced, by name.
+            They may be listed in `tasks` or not. Default: `None`.
+        memory (bool, optional): Whether absent tasks enter the statistics with a running mean of their last losses, for
+            loops in which a batch does not have all tasks. Default: `False`.
+        max_ratio (float, optional): Bound on the ratio of the largest to the smallest weight, before `importance`.
+            Beyond it, the weights are no longer invariant to the scale of a loss. Default: `None`.
         batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
             once, each with its own state. Default: `()`.
         strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
-            absent. This check waits for the device in every step. Default: `False`.
+            absent, and for a negative loss in a method that takes logarithms or inverses. This check waits for the
+            device in every step. Default: `False`.
         process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
             default group, if one is initialised. Default: `None`.
 
@@ -50,10 +66,60 @@ class Weighting(Balancer):
     """
 
     linear: ClassVar[bool] = True  # whether the objective is linear in the losses for fixed weights
+    requires_positive_losses: bool = True
+    constant_value: bool = False  # whether the value of the objective does not depend on the losses
+    adaptive: ClassVar[bool] = True  # whether the weights change during training
+    recent: Tensor | None
+
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        importance: PerTask | None = None,
+        fixed: Mapping[str, float] | None = None,
+        memory: bool = False,
+        max_ratio: float | None = None,
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(
+            tasks,
+            importance=importance,
+            fixed=fixed,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
+        if max_ratio is not None and not max_ratio >= 1:
+            raise ValueError(f"max_ratio is {max_ratio}, expected a number that is 1 or more, or None")
+        self.max_ratio = max_ratio
+        self.memory = memory
+        self._held: Tensor | None = None  # the weights during one step of an optimiser with a closure
+        self._in_closure = False
 
     @abstractmethod
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         """Compute one step from detached losses (…, T), NaN where absent. State changes only if `learning`."""
+
+    def observe(self, losses: Tensor) -> None:
+        """Update statistics from the losses of a training step, (…, T), NaN where absent. Called before `weigh`."""
+
+    @property
+    def normalised(self) -> bool:
+        """Whether the weights have a fixed sum, which `importance` and `max_ratio` keep."""
+        return False
+
+    @property
+    def memory(self) -> bool:
+        """Whether absent tasks enter the statistics with a running mean of their last losses."""
+        return self.recent is not None
+
+    @memory.setter
+    def memory(self, enabled: bool) -> None:
+        start = torch.full(self.shape, torch.nan, dtype=state_dtype()) if enabled else None
+        self.register_buffer("recent", start)
+        self._adjusts_weights = enabled or self.max_ratio is not None or self.importance is not None
 
     @property
     def learned(self) -> nn.Parameter | None:
@@ -72,24 +138,31 @@ class Weighting(Balancer):
                 ranks are averaged in proportion to their counts. Default: `None`.
             needs: Further inputs of a method, such as `kpis` for DTP.
         """
-        learned, learning = self.learned, self.learning
+        learned, learning = self.learned, self.learning and self._held is None
+        losses, fixed = self._split_fixed(losses)
         values, slots, inputs = collect_losses(
             losses, self.tasks, self.batch_shape, *self._state_device_and_dtype(learned)
         )
         if self.strict:
-            check_finite(values, slots, self.tasks, counts)
+            check_values(values, slots, self.tasks, counts, positive=self.requires_positive_losses)
         if counts is not None:
             values = mask_unsampled(values, counts)
         if not inputs:
             values = distributed.to_comm_device(values, self.process_group)
         step, local = self.take_step(values, counts, learning, **needs)
-        self._last.weights = step.weights
+        self.record(step.weights, values, slots, learning)
         if learned is None and _no_loss_has_a_graph(values, inputs, counts):
             # A leaf of zeros keeps the objective differentiable, so that the user's backward() still works.
             slots, inputs = None, (torch.zeros_like(values, requires_grad=True),)
-        return Objective.apply(  # type: ignore[no-any-return, no-untyped-call]
+        objective: Tensor = Objective.apply(  # type: ignore[no-untyped-call]
             local, learned, self.linear, slots, cut_nonfinite(values, slots, inputs), *inputs
         )
+        return sum(fixed, objective) if fixed else objective
+
+    def record(self, weights: Tensor, values: Tensor, slots: Slots, learning: bool) -> None:
+        if learning and self._checks.is_due() and not self._in_closure:
+            self._check_closure()
+        super().record(weights, values, slots, learning)
 
     def backward(
         self,
@@ -128,8 +201,114 @@ class Weighting(Balancer):
         if needs:
             raise TypeError(f"{type(self).__name__} takes no {', '.join(map(repr, needs))}")
         mean, share = self._mean_over_ranks(values, counts, learning)
-        step = self.weigh(mean, learning)
+        step = self._balance(mean, learning) if self._held is None else weighted_sum(self._held, mean)
+        if self._in_closure and self._held is None:
+            self._held = step.weights
+            step = step._replace(objective=weighted_sum(step.weights, mean).objective)
         return (step, step) if share is None else distributed.localise_step(step, share, values)
+
+    def closure(self, evaluate: Callable[[], R]) -> Callable[[], R]:
+        """Wrap the closure of an optimiser that evaluates the loss several times per step, such as L-BFGS.
+
+        The first evaluation is a training step of the balancer. The others use its weights, so that a line search sees
+        a single function, the weighted sum of the losses.
+
+        Args:
+            evaluate (callable): The closure. It computes the losses, calls the balancer and `backward`.
+
+        Returns:
+            callable: The wrapped closure, for one step of the optimiser.
+
+        Example:
+            >>> import counterpoise as cp
+            >>> x = torch.tensor([3.0, 4.0], requires_grad=True)
+            >>> balancer, optimizer = cp.UWO(2), torch.optim.LBFGS([x])
+            >>> def closure():
+            ...     optimizer.zero_grad()
+            ...     loss = balancer(x.square())
+            ...     loss.backward()
+            ...     return loss
+            >>> _ = optimizer.step(balancer.closure(closure))
+            >>> bool((x.abs() < 1e-3).all())
+            True
+        """
+        held: list[Tensor | None] = [None]
+
+        def evaluate_with_held_weights() -> R:
+            self._in_closure, self._held = True, held[0]
+            try:
+                return evaluate()
+            finally:
+                held[0] = self._held
+                self._in_closure, self._held = False, None
+
+        return evaluate_with_held_weights
+
+    def _check_closure(self) -> None:
+        """Refuse or warn if an optimiser evaluates the closure several times per step without `closure`."""
+        if not inside_lbfgs():
+            return
+        advice = "pass balancer.closure(closure) to the optimiser's step, or train with balancer.frozen()"
+        if self.constant_value:
+            raise RuntimeError(
+                f"the value of {type(self).__name__}'s objective is always the number of tasks, so that L-BFGS cannot "
+                f"see whether a step decreases the losses: {advice}"
+            )
+        if self.adaptive:
+            self._checks.warn(
+                "closure",
+                f"{type(self).__name__} changes its weights in every evaluation of L-BFGS, which compares values "
+                f"of different objectives: {advice}",
+            )
+
+    def _balance(self, losses: Tensor, learning: bool) -> Step:
+        """Weigh the losses, and apply `memory`, `max_ratio` and `importance`."""
+        if learning:
+            self.observe(losses)
+        if not self._adjusts_weights:
+            return self.weigh(losses, learning)
+        known = losses if self.recent is None else self._recall(losses, self.recent, learning)
+        step = self.weigh(known, learning)
+        present, weights = torch.isfinite(known), step.weights
+        if self.max_ratio is not None:
+            weights = limit_ratio(weights, present, self.max_ratio)
+        if self.importance is not None:
+            weights = weights * self.importance.to(weights.device, weights.dtype, non_blocking=True)
+        if self.normalised and weights is not step.weights:
+            weights = rescale_to_sum(weights, step.weights.sum(-1, keepdim=True))
+        objective = step.objective
+        if weights is not step.weights:
+            change = (weights - step.weights) * torch.where(present, known, 0.0)
+            objective = objective + change.sum(-1).to(objective.dtype)
+        if self.recent is None:
+            return step._replace(objective=objective, weights=weights)
+        present = torch.isfinite(losses)  # a remembered task gets no gradient
+        gradient = None if step.gradient is None else torch.where(present, step.gradient, 0.0)
+        return Step(objective, torch.where(present, weights, 0.0), gradient)
+
+    def _recall(self, losses: Tensor, recent: Tensor, learning: bool) -> Tensor:
+        """Return the losses with the running means of absent tasks; in a training step, update the means first."""
+        present = torch.isfinite(losses)
+        if learning:
+            current = losses.to(recent.dtype)
+            moved = torch.where(torch.isnan(recent), current, torch.lerp(current, recent, MEMORY_DECAY))
+            recent.copy_(torch.where(present, moved, recent))
+        return torch.where(present, losses, recent.to(losses.dtype))
+
+    def _known_weights(self) -> Tensor | None:
+        if self.recent is None or bool(torch.isnan(self.recent).any()):
+            return self.weights
+        with torch.no_grad():
+            memory, self.recent = self.recent, None
+            try:
+                return self._balance(memory.clone(), learning=False).weights
+            finally:
+                self.recent = memory
+
+    def reset(self) -> None:
+        super().reset()
+        if self.recent is not None:
+            self.recent.fill_(torch.nan)
 
     def _mean_over_ranks(self, values: Tensor, counts: Tensor | None, learning: bool) -> tuple[Tensor, Tensor | None]:
         """Return the mean losses over ranks and this rank's share; without a process group, the losses and None."""
@@ -141,9 +320,11 @@ class Weighting(Balancer):
         """Return the device and the precision of the balancer's state; None for a method without state."""
         state: Tensor | None = learned
         if state is None:
-            for state in self._buffers.values():
-                if state is not None and state.is_floating_point():
+            for name, state in self._buffers.items():
+                if state is not None and state.is_floating_point() and name != "importance":
                     break
+            else:
+                state = None
         return (None, None) if state is None else (state.device, state.dtype)
 
 

@@ -1,7 +1,7 @@
 """BPGS: bounded uncertainty weighting, anchored to the batch, with split objectives."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
 import torch
@@ -12,6 +12,7 @@ from ..distributed import ProcessGroup
 from ..functional import Anchor, Chart, ChartKind, ChartOptions, Step, bpgs, bpgs_calibrate, bpgs_chart
 from ..functional._masking import working_dtype
 from ..functional.bpgs import radius
+from ..inputs import PerTask
 from ..registry import register
 from .base import Weighting
 
@@ -52,10 +53,19 @@ class BPGS(Weighting):
         eps_std (float, optional): Lower bound of :math:`\bar\varsigma`. Default: `1e-4`.
         s_min (float, optional): Lower bound of the log-variances in the stateless chart. Default: `-10.0`.
         s_max (float, optional): Upper bound of the log-variances in the stateless chart. Default: `10.0`.
+        importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
+            A mapping may leave out tasks, whose factor is 1. Default: `None`.
+        fixed (mapping of str to float, optional): Losses that are added with a fixed factor and not balanced, by name.
+            They may be listed in `tasks` or not. Default: `None`.
+        memory (bool, optional): Whether absent tasks enter the statistics with a running mean of their last losses, for
+            loops in which a batch does not have all tasks. Default: `False`.
+        max_ratio (float, optional): Bound on the ratio of the largest to the smallest weight, before `importance`.
+            Beyond it, the weights are no longer invariant to the scale of a loss. Default: `None`.
         batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
             once, each with its own state. Default: `()`.
         strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
-            absent. This check waits for the device in every step. Default: `False`.
+            absent, and for a negative loss in a method that takes logarithms or inverses. This check waits for the
+            device in every step. Default: `False`.
         process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
             default group, if one is initialised. Default: `None`.
 
@@ -95,11 +105,24 @@ class BPGS(Weighting):
         eps_std: float = 1e-4,
         s_min: float = -10.0,
         s_max: float = 10.0,
+        importance: PerTask | None = None,
+        fixed: Mapping[str, float] | None = None,
+        memory: bool = False,
+        max_ratio: float | None = None,
         batch_shape: int | tuple[int, ...] = (),
         strict: bool = False,
         process_group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
+        super().__init__(
+            tasks,
+            importance=importance,
+            fixed=fixed,
+            memory=memory,
+            max_ratio=max_ratio,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
         if chart not in get_args(ChartKind):
             raise ValueError(f"chart is {chart!r}, expected one of {', '.join(map(repr, get_args(ChartKind)))}")
         for name, value in (("eps_log", eps_log), ("eps_std", eps_std)):
@@ -136,6 +159,16 @@ class BPGS(Weighting):
         dtype = working_dtype(self.theta.device)
         theta, losses = (torch.as_tensor(kept, dtype=dtype) for kept in (self._last.theta, self._last.losses))
         return bpgs_chart(theta, losses, **self.options)
+
+    @property
+    def normalised(self) -> bool:
+        return self.normalise and self.split
+
+    def observe(self, losses: Tensor) -> None:
+        if self.memory and self.calibrate:
+            # A new task changes the statistics of those that were calibrated without it.
+            new = torch.isfinite(losses) & ~self.calibrated
+            self.calibrated &= ~new.any(-1, keepdim=True)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         calibrate = self.calibrate and learning

@@ -37,10 +37,19 @@ class DTP(Weighting):
         tasks (int or sequence of str): Number of tasks, or their names.
         gamma (float, optional): Focusing exponent :math:`\gamma`. Default: `1.0`.
         alpha (float, optional): Rate :math:`\alpha` of the moving average, in (0, 1]. Default: `0.1`.
+        importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
+            A mapping may leave out tasks, whose factor is 1. Default: `None`.
+        fixed (mapping of str to float, optional): Losses that are added with a fixed factor and not balanced, by name.
+            They may be listed in `tasks` or not. Default: `None`.
+        memory (bool, optional): Whether absent tasks enter the statistics with a running mean of their last losses, for
+            loops in which a batch does not have all tasks. Default: `False`.
+        max_ratio (float, optional): Bound on the ratio of the largest to the smallest weight, before `importance`.
+            Beyond it, the weights are no longer invariant to the scale of a loss. Default: `None`.
         batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
             once, each with its own state. Default: `()`.
         strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
-            absent. This check waits for the device in every step. Default: `False`.
+            absent, and for a negative loss in a method that takes logarithms or inverses. This check waits for the
+            device in every step. Default: `False`.
         process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
             default group, if one is initialised. Default: `None`.
 
@@ -60,6 +69,7 @@ class DTP(Weighting):
         https://openaccess.thecvf.com/content_ECCV_2018/html/Michelle_Guo_Focus_on_the_ECCV_2018_paper.html
     """
 
+    requires_positive_losses: bool = False
     kappa: Tensor
 
     def __init__(
@@ -68,11 +78,24 @@ class DTP(Weighting):
         *,
         gamma: float = 1.0,
         alpha: float = 0.1,
+        importance: PerTask | None = None,
+        fixed: Mapping[str, float] | None = None,
+        memory: bool = False,
+        max_ratio: float | None = None,
         batch_shape: int | tuple[int, ...] = (),
         strict: bool = False,
         process_group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
+        super().__init__(
+            tasks,
+            importance=importance,
+            fixed=fixed,
+            memory=memory,
+            max_ratio=max_ratio,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
         if not 0 < alpha <= 1:
             raise ValueError(f"alpha is {alpha}, expected a number in (0, 1]")
         self.gamma = gamma

@@ -1,12 +1,13 @@
 """DWA: weights from how fast each loss decreased over the last two epochs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from ..distributed import ProcessGroup
 from ..functional import Step, dwa_weights, weighted_sum
+from ..inputs import PerTask
 from ..registry import register
 from ._epochs import EpochWeighting
 
@@ -34,10 +35,19 @@ class DWA(EpochWeighting):
             Default: `2.0`.
         max_epoch_steps (int, optional): Number of steps without `epoch_end()` after which an error is raised. `None`
             disables the check. Default: `100_000`.
+        importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
+            A mapping may leave out tasks, whose factor is 1. Default: `None`.
+        fixed (mapping of str to float, optional): Losses that are added with a fixed factor and not balanced, by name.
+            They may be listed in `tasks` or not. Default: `None`.
+        memory (bool, optional): Whether absent tasks enter the statistics with a running mean of their last losses, for
+            loops in which a batch does not have all tasks. Default: `False`.
+        max_ratio (float, optional): Bound on the ratio of the largest to the smallest weight, before `importance`.
+            Beyond it, the weights are no longer invariant to the scale of a loss. Default: `None`.
         batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
             once, each with its own state. Default: `()`.
         strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
-            absent. This check waits for the device in every step. Default: `False`.
+            absent, and for a negative loss in a method that takes logarithms or inverses. This check waits for the
+            device in every step. Default: `False`.
         process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
             default group, if one is initialised. Default: `None`.
 
@@ -68,12 +78,24 @@ class DWA(EpochWeighting):
         *,
         temperature: float = 2.0,
         max_epoch_steps: int | None = 100_000,
+        importance: PerTask | None = None,
+        fixed: Mapping[str, float] | None = None,
+        memory: bool = False,
+        max_ratio: float | None = None,
         batch_shape: int | tuple[int, ...] = (),
         strict: bool = False,
         process_group: ProcessGroup | None = None,
     ) -> None:
         super().__init__(
-            tasks, max_epoch_steps=max_epoch_steps, batch_shape=batch_shape, strict=strict, process_group=process_group
+            tasks,
+            max_epoch_steps=max_epoch_steps,
+            importance=importance,
+            fixed=fixed,
+            memory=memory,
+            max_ratio=max_ratio,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
         )
         if not temperature > 0:
             raise ValueError(f"temperature is {temperature}, expected a positive number")
@@ -81,9 +103,11 @@ class DWA(EpochWeighting):
         self.register_buffer("last", torch.full(self.shape, torch.nan))
         self.register_buffer("before_last", torch.full(self.shape, torch.nan))
 
+    @property
+    def normalised(self) -> bool:
+        return True
+
     def weigh(self, losses: Tensor, learning: bool) -> Step:
-        if learning:
-            self.mean.add(losses)
         return weighted_sum(dwa_weights(self.last, self.before_last, temperature=self.temperature), losses)
 
     def update_from_epoch(self, mean: Tensor) -> None:

@@ -1,6 +1,6 @@
 """EMA-UW-O: inverse smoothed losses."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -8,6 +8,7 @@ from torch import Tensor
 from ..distributed import ProcessGroup
 from ..functional import Step, uw_o
 from ..functional._masking import output_dtype
+from ..inputs import PerTask
 from ..registry import register
 from .base import Weighting
 
@@ -26,10 +27,19 @@ class EMAUWO(Weighting):
     Args:
         tasks (int or sequence of str): Number of tasks, or their names.
         beta (float, optional): Decay of the moving average, in [0, 1). Default: `0.9`.
+        importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
+            A mapping may leave out tasks, whose factor is 1. Default: `None`.
+        fixed (mapping of str to float, optional): Losses that are added with a fixed factor and not balanced, by name.
+            They may be listed in `tasks` or not. Default: `None`.
+        memory (bool, optional): Whether absent tasks enter the statistics with a running mean of their last losses, for
+            loops in which a batch does not have all tasks. Default: `False`.
+        max_ratio (float, optional): Bound on the ratio of the largest to the smallest weight, before `importance`.
+            Beyond it, the weights are no longer invariant to the scale of a loss. Default: `None`.
         batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
             once, each with its own state. Default: `()`.
         strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
-            absent. This check waits for the device in every step. Default: `False`.
+            absent, and for a negative loss in a method that takes logarithms or inverses. This check waits for the
+            device in every step. Default: `False`.
         process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
             default group, if one is initialised. Default: `None`.
 
@@ -52,25 +62,47 @@ class EMAUWO(Weighting):
         tasks: int | Sequence[str],
         *,
         beta: float = 0.9,
+        importance: PerTask | None = None,
+        fixed: Mapping[str, float] | None = None,
+        memory: bool = False,
+        max_ratio: float | None = None,
         batch_shape: int | tuple[int, ...] = (),
         strict: bool = False,
         process_group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
+        super().__init__(
+            tasks,
+            importance=importance,
+            fixed=fixed,
+            memory=memory,
+            max_ratio=max_ratio,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
         if not 0 <= beta < 1:
             raise ValueError(f"beta is {beta}, expected a number in [0, 1)")
         self.beta = beta
         self.register_buffer("average", torch.full(self.shape, torch.nan))
 
+    @property
+    def normalised(self) -> bool:
+        return True
+
+    def observe(self, losses: Tensor) -> None:
+        self.average.copy_(self._moved(losses))
+
     def weigh(self, losses: Tensor, learning: bool) -> Step:
+        average = self.average.to(output_dtype(losses)) if learning else self._moved(losses)
+        return uw_o(losses, torch.nan_to_num(average, 1.0), normalise=True)
+
+    def _moved(self, losses: Tensor) -> Tensor:
+        """Return the running means after these losses."""
         current = losses.to(output_dtype(losses))
         moved = torch.where(
             torch.isnan(self.average), current, torch.lerp(current, self.average.to(current), self.beta)
         )
-        average = torch.where(torch.isfinite(losses), moved, self.average.to(current))
-        if learning:
-            self.average.copy_(average)
-        return uw_o(losses, torch.nan_to_num(average, 1.0), normalise=True)
+        return torch.where(torch.isfinite(losses), moved, self.average.to(current))
 
     @torch.no_grad()
     def reset(self) -> None:

@@ -1,6 +1,6 @@
 """FAMO: equal rates of decrease, learned from the losses before and after each step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from .._state.adam import InternalAdam
 from ..distributed import ProcessGroup
 from ..functional import Step, famo, famo_gradient
-from ..inputs import Losses, PerTask, check_finite, collect_losses, mask_unsampled, per_task
+from ..inputs import Losses, PerTask, check_values, collect_losses, mask_unsampled, per_task
 from ..registry import register
 from ._running_mean import RunningMean
 from .base import Weighting
@@ -44,10 +44,19 @@ class FAMO(Weighting):
             in the order of `tasks`. `None` means 0 for every task. Default: `None`.
         accumulation (int, optional): Number of calls per `step_end`, for gradient accumulation. Pass the mean losses
             of these calls to `step_end`. Default: `1`.
+        importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
+            A mapping may leave out tasks, whose factor is 1. Default: `None`.
+        fixed (mapping of str to float, optional): Losses that are added with a fixed factor and not balanced, by name.
+            They may be listed in `tasks` or not. Default: `None`.
+        memory (bool, optional): Whether absent tasks enter the statistics with a running mean of their last losses, for
+            loops in which a batch does not have all tasks. Default: `False`.
+        max_ratio (float, optional): Bound on the ratio of the largest to the smallest weight, before `importance`.
+            Beyond it, the weights are no longer invariant to the scale of a loss. Default: `None`.
         batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
             once, each with its own state. Default: `()`.
         strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
-            absent. This check waits for the device in every step. Default: `False`.
+            absent, and for a negative loss in a method that takes logarithms or inverses. This check waits for the
+            device in every step. Default: `False`.
         process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
             default group, if one is initialised. Default: `None`.
 
@@ -80,11 +89,24 @@ class FAMO(Weighting):
         weight_decay: float = 1e-3,
         min_losses: PerTask | None = None,
         accumulation: int = 1,
+        importance: PerTask | None = None,
+        fixed: Mapping[str, float] | None = None,
+        memory: bool = False,
+        max_ratio: float | None = None,
         batch_shape: int | tuple[int, ...] = (),
         strict: bool = False,
         process_group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
+        super().__init__(
+            tasks,
+            importance=importance,
+            fixed=fixed,
+            memory=memory,
+            max_ratio=max_ratio,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
         if accumulation < 1:
             raise ValueError(f"accumulation is {accumulation}, expected a number of calls per step, 1 or more")
         self.lr = lr
@@ -101,14 +123,20 @@ class FAMO(Weighting):
         if counted and self._calls == self.accumulation:
             raise RuntimeError(
                 f"FAMO needs step_end(losses_after) after the optimiser's step: {self._calls} training call(s) "
-                f"without it (accumulation={self.accumulation})"
+                f"without it (accumulation={self.accumulation}). If an optimiser such as L-BFGS calls the closure "
+                f"several times per step, pass it balancer.closure(closure)"
             )
         self._calls += counted
         return super().take_step(values, counts, learning, **needs)
 
+    def observe(self, losses: Tensor) -> None:
+        self.before.add(losses)
+
+    @property
+    def normalised(self) -> bool:
+        return True
+
     def weigh(self, losses: Tensor, learning: bool) -> Step:
-        if learning:
-            self.before.add(losses)
         return famo(self.logits, losses, self.floor)
 
     @torch.no_grad()
@@ -117,10 +145,10 @@ class FAMO(Weighting):
         if not self.training:
             return
         values, slots, _ = collect_losses(
-            losses_after, self.tasks, self.batch_shape, self.logits.device, self.logits.dtype
+            self._split_fixed(losses_after)[0], self.tasks, self.batch_shape, self.logits.device, self.logits.dtype
         )
         if self.strict:
-            check_finite(values, slots, self.tasks, counts)
+            check_values(values, slots, self.tasks, counts, positive=True)
         if counts is not None:
             values = mask_unsampled(values, counts)
         after, _ = self._mean_over_ranks(values, counts, learning=True)

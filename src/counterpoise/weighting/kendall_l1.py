@@ -1,11 +1,12 @@
 """Kendall + ℓ1: learned log-variances, normalised weights, split objectives."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
 from ..distributed import ProcessGroup
 from ..functional import Step, kendall_l1
+from ..inputs import PerTask
 from ..registry import register
 from .kendall import Kendall
 
@@ -27,10 +28,19 @@ class KendallL1(Kendall):
 
     Args:
         tasks (int or sequence of str): Number of tasks, or their names.
+        importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
+            A mapping may leave out tasks, whose factor is 1. Default: `None`.
+        fixed (mapping of str to float, optional): Losses that are added with a fixed factor and not balanced, by name.
+            They may be listed in `tasks` or not. Default: `None`.
+        memory (bool, optional): Whether absent tasks enter the statistics with a running mean of their last losses, for
+            loops in which a batch does not have all tasks. Default: `False`.
+        max_ratio (float, optional): Bound on the ratio of the largest to the smallest weight, before `importance`.
+            Beyond it, the weights are no longer invariant to the scale of a loss. Default: `None`.
         batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
             once, each with its own state. Default: `()`.
         strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
-            absent. This check waits for the device in every step. Default: `False`.
+            absent, and for a negative loss in a method that takes logarithms or inverses. This check waits for the
+            device in every step. Default: `False`.
         process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
             default group, if one is initialised. Default: `None`.
 
@@ -56,11 +66,28 @@ class KendallL1(Kendall):
         self,
         tasks: int | Sequence[str],
         *,
+        importance: PerTask | None = None,
+        fixed: Mapping[str, float] | None = None,
+        memory: bool = False,
+        max_ratio: float | None = None,
         batch_shape: int | tuple[int, ...] = (),
         strict: bool = False,
         process_group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
+        super().__init__(
+            tasks,
+            importance=importance,
+            fixed=fixed,
+            memory=memory,
+            max_ratio=max_ratio,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
+
+    @property
+    def normalised(self) -> bool:
+        return True
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return kendall_l1(self.log_vars, losses)

@@ -1,6 +1,6 @@
 """RLW: random weights."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from .._state.seeds import replica_seeds
 from ..distributed import ProcessGroup
 from ..functional import Step, normal, weighted_sum
 from ..functional._masking import masked_softmax
+from ..inputs import PerTask
 from ..registry import register
 from .base import Weighting
 
@@ -33,10 +34,19 @@ class RLW(Weighting):
         tasks (int or sequence of str): Number of tasks, or their names.
         seed (int or sequence of int, optional): Seed of the random stream. With `batch_shape`, one seed per replica;
             a single seed is incremented from replica to replica. Default: `0`.
+        importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
+            A mapping may leave out tasks, whose factor is 1. Default: `None`.
+        fixed (mapping of str to float, optional): Losses that are added with a fixed factor and not balanced, by name.
+            They may be listed in `tasks` or not. Default: `None`.
+        memory (bool, optional): Whether absent tasks enter the statistics with a running mean of their last losses, for
+            loops in which a batch does not have all tasks. Default: `False`.
+        max_ratio (float, optional): Bound on the ratio of the largest to the smallest weight, before `importance`.
+            Beyond it, the weights are no longer invariant to the scale of a loss. Default: `None`.
         batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
             once, each with its own state. Default: `()`.
         strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
-            absent. This check waits for the device in every step. Default: `False`.
+            absent, and for a negative loss in a method that takes logarithms or inverses. This check waits for the
+            device in every step. Default: `False`.
         process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
             default group, if one is initialised. Default: `None`.
 
@@ -56,6 +66,7 @@ class RLW(Weighting):
         https://arxiv.org/abs/2111.10603
     """
 
+    requires_positive_losses: bool = False
     seed: Tensor
     counter: Tensor
 
@@ -64,13 +75,30 @@ class RLW(Weighting):
         tasks: int | Sequence[str],
         *,
         seed: int | Sequence[int] = 0,
+        importance: PerTask | None = None,
+        fixed: Mapping[str, float] | None = None,
+        memory: bool = False,
+        max_ratio: float | None = None,
         batch_shape: int | tuple[int, ...] = (),
         strict: bool = False,
         process_group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(tasks, batch_shape=batch_shape, strict=strict, process_group=process_group)
+        super().__init__(
+            tasks,
+            importance=importance,
+            fixed=fixed,
+            memory=memory,
+            max_ratio=max_ratio,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
         self.register_buffer("seed", replica_seeds(seed, self.batch_shape))
         self.register_buffer("counter", torch.zeros(self.batch_shape, dtype=torch.long))
+
+    @property
+    def normalised(self) -> bool:
+        return True
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         draws = normal(self.seed, self.counter, len(self.tasks))

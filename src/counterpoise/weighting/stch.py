@@ -1,6 +1,6 @@
 """STCH: smooth maximum of the losses relative to their values after warm-up."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..distributed import ProcessGroup
 from ..functional import Step, log_sum, stch
+from ..inputs import PerTask
 from ..registry import register
 from ._epochs import EpochWeighting
 
@@ -36,10 +37,19 @@ class STCH(EpochWeighting):
         warmup (int, optional): Number of epochs before the one that sets the nadir. Default: `4`.
         max_epoch_steps (int, optional): Number of steps without `epoch_end()` after which an error is raised. `None`
             disables the check. Default: `100_000`.
+        importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
+            A mapping may leave out tasks, whose factor is 1. Default: `None`.
+        fixed (mapping of str to float, optional): Losses that are added with a fixed factor and not balanced, by name.
+            They may be listed in `tasks` or not. Default: `None`.
+        memory (bool, optional): Whether absent tasks enter the statistics with a running mean of their last losses, for
+            loops in which a batch does not have all tasks. Default: `False`.
+        max_ratio (float, optional): Bound on the ratio of the largest to the smallest weight, before `importance`.
+            Beyond it, the weights are no longer invariant to the scale of a loss. Default: `None`.
         batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
             once, each with its own state. Default: `()`.
         strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
-            absent. This check waits for the device in every step. Default: `False`.
+            absent, and for a negative loss in a method that takes logarithms or inverses. This check waits for the
+            device in every step. Default: `False`.
         process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
             default group, if one is initialised. Default: `None`.
 
@@ -72,12 +82,24 @@ class STCH(EpochWeighting):
         mu: float = 1.0,
         warmup: int = 4,
         max_epoch_steps: int | None = 100_000,
+        importance: PerTask | None = None,
+        fixed: Mapping[str, float] | None = None,
+        memory: bool = False,
+        max_ratio: float | None = None,
         batch_shape: int | tuple[int, ...] = (),
         strict: bool = False,
         process_group: ProcessGroup | None = None,
     ) -> None:
         super().__init__(
-            tasks, max_epoch_steps=max_epoch_steps, batch_shape=batch_shape, strict=strict, process_group=process_group
+            tasks,
+            max_epoch_steps=max_epoch_steps,
+            importance=importance,
+            fixed=fixed,
+            memory=memory,
+            max_ratio=max_ratio,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
         )
         if not mu > 0:
             raise ValueError(f"mu is {mu}, expected a positive number")
@@ -89,8 +111,6 @@ class STCH(EpochWeighting):
         self.register_buffer("nadir", torch.ones(self.shape))
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
-        if learning:
-            self.mean.add(losses)
         warm = self.epoch <= self.warmup
         early, late = log_sum(losses), stch(losses, self.nadir, mu=self.mu)
         return Step(torch.where(warm, early.objective, late.objective), torch.where(warm, early.weights, late.weights))

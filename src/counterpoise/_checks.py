@@ -1,0 +1,293 @@
+"""Checks of a training loop that warn about silent failures, once each and at almost no cost.
+
+A balancer looks at the losses and weights of its first steps, and then of about every sixteenth. On the CPU this reads
+two small vectors. On CUDA they are copied to the host asynchronously and evaluated at a later step, so that nothing
+waits for the device. Compiled and captured steps are not checked.
+"""
+
+import sys
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from math import isfinite
+from random import Random
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+if TYPE_CHECKING:
+    from .balancer import Balancer
+
+FIRST_STEPS = 8  # every one of these steps is checked
+GAPS = (8, 24)  # later gaps between two checks are random, so that they do not coincide with a period of the data
+DOMINANT_SHARE = 0.999  # share of all weights above which one task dominates
+COLLAPSE_STEPS = 100  # steps for which one task must dominate
+COLLAPSE_FALL = 0.01  # how far its loss must fall, absolutely and relative to every other loss
+STANDSTILL = 0.8  # another loss above this fraction of its value when the dominance began has not been trained
+MISSING_STEPS = 100  # consecutive steps without a finite loss
+UNTRAINED_STEPS = 100  # optimiser steps without the balancer's parameter
+REPLICAS = 64  # of a stack of replicas, the first ones are checked
+
+
+class BalanceWarning(UserWarning):
+    """Warning about a training loop in which balancing fails or has no effect.
+
+    Silence it with `warnings.filterwarnings("ignore", category=cp.BalanceWarning)`, or turn it into an error with
+    `"error"` instead of `"ignore"`.
+    """
+
+
+class StepChecks:
+    """The checks of one balancer. Copies and pickles of it start anew."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.next_look = 1
+        self._random = Random(0)
+        self._warned: set[str] = set()
+        self._rows: list[_RowHistory] = []
+        self._pending: tuple[int, Tensor, torch.cuda.Event] | None = None
+        self._watches_optimisers = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return type(self)()
+
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        return type(self), ()
+
+    def step(self, balancer: "Balancer", losses: Tensor, weights: Tensor) -> None:
+        """Count a training step and, if one is due, look at its losses and weights, both (…, T) and detached."""
+        self.steps += 1
+        if self.steps >= self.next_look:
+            self._look(balancer, losses, weights)
+
+    def is_due(self) -> bool:
+        """Return whether the next step is checked."""
+        return self.steps + 1 >= self.next_look and not torch.compiler.is_compiling()
+
+    def warn(self, kind: str, message: str) -> None:
+        """Issue a warning, once for each kind."""
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warnings.warn(message, BalanceWarning, stacklevel=2)
+
+    def _look(self, balancer: "Balancer", losses: Tensor, weights: Tensor) -> None:
+        self.next_look = self.steps + (1 if self.steps < FIRST_STEPS else self._random.randint(*GAPS))
+        self._watch_optimisers(balancer)
+        if losses.device.type == "cpu":
+            self._evaluate(balancer, self.steps, losses, weights)
+        elif losses.device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
+            self._look_asynchronously(balancer, losses, weights)
+
+    def _look_asynchronously(self, balancer: "Balancer", losses: Tensor, weights: Tensor) -> None:
+        """Evaluate the copy that an earlier step started, if it has arrived, and start the next one."""
+        if self._pending is not None:
+            step, copy, arrived = self._pending
+            if not arrived.query():
+                return
+            self._evaluate(balancer, step, *copy.unbind())
+        both = torch.stack((losses, weights.to(losses.dtype)))
+        copy = torch.empty(both.shape, dtype=both.dtype, pin_memory=True).copy_(both, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+        self._pending = self.steps, copy, arrived
+
+    def _evaluate(self, balancer: "Balancer", step: int, losses: Tensor, weights: Tensor) -> None:
+        """Check losses and weights on the CPU, row by row for replicas."""
+        if losses.dim() == 1:
+            values, shares = [losses.tolist()], [weights.tolist()]
+        else:
+            rows = (-1, losses.shape[-1])
+            values, shares = losses.reshape(rows)[:REPLICAS].tolist(), weights.reshape(rows)[:REPLICAS].tolist()
+        if not self._rows:
+            self._rows = [_RowHistory() for _ in values]
+        for history, row, row_weights in zip(self._rows, values, shares, strict=True):
+            self._check_negative(balancer, row)
+            if history.is_missing(step, row):
+                self._check_missing(balancer, step, history)
+                if losses.device.type == "cpu":
+                    self.next_look = self.steps + 1  # to count consecutive steps
+            dominant = history.dominant_task(step, row, row_weights)
+            if dominant is not None:
+                self._warn_collapse(balancer, dominant, history, row)
+
+    def _check_negative(self, balancer: "Balancer", losses: Sequence[float]) -> None:
+        if balancer.requires_positive_losses and min(losses) < 0:
+            task = balancer.tasks[losses.index(min(losses))]
+            self.warn(
+                "negative",
+                f"the loss of task {task!r} is negative ({min(losses):.3g}), and {type(balancer).__name__} takes "
+                f"logarithms or inverses of losses. Do not shift it above zero: pass it as fixed={{{task!r}: factor}}, "
+                f"or use cp.Static or a gradient-space method such as cp.PCGrad",
+            )
+
+    def _check_missing(self, balancer: "Balancer", step: int, history: "_RowHistory") -> None:
+        overdue = [slot for slot, since in history.missing_since.items() if step - since + 1 >= MISSING_STEPS]
+        if len(overdue) == len(balancer.tasks):
+            message = f"no task had a finite loss in {MISSING_STEPS} consecutive training steps: nothing is trained"
+            self.warn("no task", message)
+            return
+        for slot in overdue:
+            if slot in balancer._last.given:
+                self.warn(
+                    f"missing {slot}",
+                    f"the loss of task {balancer.tasks[slot]!r} was not finite in {MISSING_STEPS} consecutive training "
+                    f"steps, so the task is not trained. Pass None for a task without labels; strict=True raises an "
+                    f"error for a loss that is not finite",
+                )
+
+    def _warn_collapse(self, balancer: "Balancer", slot: int, history: "_RowHistory", losses: list[float]) -> None:
+        task, name = balancer.tasks[slot], type(balancer).__name__
+        self.warn(
+            "collapse",
+            f"{name} has given task {task!r} more than {DOMINANT_SHARE:.1%} of the weight for {COLLAPSE_STEPS} steps. "
+            f"Its loss fell from {history.first[slot]:.2g} to {losses[slot]:.2g}, but the other losses do not fall: "
+            f"training collapses to {task!r} alone. A method that divides by a loss cannot balance a loss that reaches "
+            f"zero (a boundary condition, a KL or entropy term, an overfitted task). Use cp.Static with fixed weights, "
+            f"a gradient-space method such as cp.PCGrad or cp.UPGrad, or bound the weights with max_ratio=",
+        )
+
+    def _watch_optimisers(self, balancer: "Balancer") -> None:
+        """Watch the optimiser's steps until one contains the balancer's parameter."""
+        learned = getattr(balancer, "learned", None)
+        if not self._watches_optimisers and learned is not None and learned.requires_grad:
+            self._watches_optimisers = True
+            _hook.watches.append(_OptimiserWatch(balancer, learned))
+        _hook.update()
+
+
+class _RowHistory:
+    """What the checks remember of one row of losses."""
+
+    def __init__(self) -> None:
+        self.first: list[float] = []  # first finite loss of each task, NaN before
+        self.missing_since: dict[int, int] = {}
+        self._dominant: int | None = None
+        self._since = 0
+        self._recent: deque[list[float]] = deque(maxlen=6)
+        self._start: list[float] = []
+
+    def is_missing(self, step: int, losses: list[float]) -> bool:
+        """Record the losses; return whether one of them is not finite."""
+        if not self.first or not isfinite(sum(self.first)):
+            known = self.first or losses
+            self.first = [new if not isfinite(old) else old for old, new in zip(known, losses, strict=True)]
+        if isfinite(sum(losses)):
+            if self.missing_since:
+                self.missing_since = {}
+            return False
+        missing = [slot for slot, loss in enumerate(losses) if not isfinite(loss)]
+        self.missing_since = {slot: self.missing_since.get(slot, step) for slot in missing}
+        return True
+
+    def dominant_task(self, step: int, losses: list[float], weights: list[float]) -> int | None:
+        """Return the task to which training collapses, or None."""
+        largest = max(weights)
+        if not largest > DOMINANT_SHARE * sum(weights) or sum(map(isfinite, losses)) < 2:
+            self._dominant = None
+            return None
+        slot = weights.index(largest)
+        if slot != self._dominant:
+            self._dominant, self._since, self._start = slot, step, losses
+            self._recent.clear()
+        self._recent.append(losses)
+        if step - self._since < COLLAPSE_STEPS or len(self._recent) < 4:
+            return None
+        if not 0 <= losses[slot] <= COLLAPSE_FALL * self.first[slot]:
+            return None
+        fall = losses[slot] / self.first[slot]
+        others = [other for other, loss in enumerate(losses) if other != slot and isfinite(loss)]
+        return slot if all(self._stands_still(other, fall) for other in others) else None
+
+    def _stands_still(self, slot: int, fall: float) -> bool:
+        """Return whether a loss has not decreased during the dominance, and far less than `fall` before it."""
+        recent = [losses[slot] for losses in self._recent if isfinite(losses[slot])]
+        now, start, first = sum(recent) / len(recent), self._start[slot], self.first[slot]
+        return now >= STANDSTILL * start and now * COLLAPSE_FALL >= fall * first
+
+
+class _OptimiserHook:
+    """One hook on the steps of all optimisers, registered while a balancer's parameter is being looked for."""
+
+    def __init__(self) -> None:
+        self.watches: list[_OptimiserWatch] = []
+        self._handle: Any = None
+
+    def update(self) -> None:
+        """Register or remove the hook. A hook must not remove itself: torch iterates over the hooks."""
+        if self.watches and self._handle is None:
+            self._handle = register_optimizer_step_pre_hook(self)
+        elif not self.watches and self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def __call__(self, optimizer: Optimizer, *_: Any) -> None:
+        if self.watches and not torch.compiler.is_compiling():
+            self.watches = [watch for watch in self.watches if not watch.is_done(optimizer)]
+
+
+class _OptimiserWatch:
+    """Look for the balancer's parameter in optimisers.
+
+    Warn if it has weight decay, or if no optimiser contains it.
+    """
+
+    def __init__(self, balancer: "Balancer", parameter: Tensor) -> None:
+        self._balancer = weakref.ref(balancer)
+        self._parameter = weakref.ref(parameter)
+        self._version: int | None = None
+        self._steps = 0
+
+    def is_done(self, optimizer: Optimizer) -> bool:
+        """Look at the groups of an optimiser; return whether the result is known."""
+        balancer, parameter = self._balancer(), self._parameter()
+        if balancer is None or parameter is None or not parameter.requires_grad:
+            return True
+        for group in optimizer.param_groups:
+            if any(other is parameter for other in group["params"]):
+                self._check_decay(balancer, group)
+                return True
+        return self._is_untrained(balancer, parameter)
+
+    def _check_decay(self, balancer: "Balancer", group: dict[str, Any]) -> None:
+        decay = group.get("weight_decay", 0.0)
+        if isinstance(decay, (int, float)) and decay != 0:
+            name = type(balancer).__name__
+            balancer._checks.warn(
+                "decay",
+                f"the learned parameter of {name} is in an optimiser group with weight_decay={decay}, which pulls the "
+                f"weights of the tasks together. Give it a group of its own: "
+                f"[{{'params': model.parameters()}}, *balancer.param_groups()]",
+            )
+
+    def _is_untrained(self, balancer: "Balancer", parameter: Tensor) -> bool:
+        """Count the steps of optimisers without the parameter, while nothing else changes it; warn after many."""
+        if self._version != parameter._version:
+            self._version, self._steps = parameter._version, 0
+        self._steps += 1
+        if self._steps < UNTRAINED_STEPS:
+            return False
+        if parameter.grad is not None:
+            name = type(balancer).__name__
+            balancer._checks.warn(
+                "untrained",
+                f"no optimiser contains the learned parameter of {name}, so its weights are not learned: add "
+                f"*balancer.param_groups() to the optimiser, or call balancer.requires_grad_(False)",
+            )
+        return True
+
+
+_hook = _OptimiserHook()
+
+
+def inside_lbfgs() -> bool:
+    """Return whether the current call is an evaluation of the closure of `torch.optim.LBFGS`."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "step" and frame.f_globals.get("__name__") == "torch.optim.lbfgs":
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False

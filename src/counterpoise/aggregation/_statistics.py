@@ -1,0 +1,71 @@
+"""Statistics of the task gradients of one step: their Gram matrix and norms, and whether they are finite."""
+
+import torch
+from torch import Tensor
+
+from .. import distributed, gradients
+from ..balancer import Balancer
+from ..gradients import TaskGradients
+from ._step import StepContext
+
+
+class GradientStatistics(Balancer):
+    """A balancer with the functions of task gradients that the methods use."""
+
+    def _gram(self, grads: TaskGradients, context: StepContext) -> Tensor:
+        """Return the unscaled Gram matrix of all T tasks, with NaN on the diagonal for absent tasks."""
+        products = gradients.gram_matrix(grads.rows, len(self.batch_shape), grads.stacks)
+        products = self._unscaled(products, grads, context)
+        first = next(grad for row in grads.rows for grad in row if grad is not None)
+        products = products.to(torch.promote_types(first.dtype, torch.float32))
+        tasks = len(self.tasks)
+        products = gradients.scatter_gram(products, grads.slots, tasks)
+        diagonal = products.diagonal(dim1=-2, dim2=-1)
+        diagonal.masked_fill_(~context.present, torch.nan)
+        for slot in set(range(tasks)) - set(grads.slots):
+            diagonal[..., slot] = torch.nan
+        return products
+
+    def _times_importance(self, weights: Tensor) -> Tensor:
+        """Return weights (…, T) times the importance of the tasks."""
+        preference = self._preference(weights)
+        return weights if preference is None else weights * preference
+
+    def _preference(self, like: Tensor) -> Tensor | None:
+        """Return the importance of the tasks, (T,), on the device and in the dtype of `like`."""
+        if self.importance is None:
+            return None
+        return self.importance.to(like.device, like.dtype, non_blocking=True)
+
+    def _squared_norms(self, grads: TaskGradients, context: StepContext) -> Tensor:
+        """Return the unscaled diagonal of the Gram matrix, (…, T), 0 for tasks without a gradient."""
+        squares = self._unscaled(gradients.squared_norms(grads.rows, len(self.batch_shape)), grads, context)
+        by_slot = dict(zip(grads.slots, squares.unbind(-1), strict=True))
+        zero = torch.zeros_like(squares[..., 0])
+        return torch.stack([by_slot.get(slot, zero) for slot in range(len(self.tasks))], -1)
+
+    def _unscaled(self, products: Tensor, grads: TaskGradients, context: StepContext) -> Tensor:
+        """Return products of rows as products of whole gradients, without the factor of a GradScaler."""
+        products = self._sum_over_ranks(products, grads)
+        return products if context.scale is None else products / context.scale.to(products.dtype).square()
+
+    def _sum_over_ranks(self, products: Tensor, grads: TaskGradients) -> Tensor:
+        """Sum products over ranks, where each rank holds only a part of every gradient."""
+        if grads.partial is None:
+            return products
+        return distributed.sum_over_ranks(products, self.process_group) * grads.partial
+
+    @staticmethod
+    def _all_finite(squares: Tensor, context: StepContext) -> Tensor:
+        """Return (…, 1), whether all gradients are finite. If not, a scaler skips the step and no state may change."""
+        return (torch.isfinite(squares) | ~context.present).all(-1, keepdim=True)
+
+    def _may_update(self, gram: Tensor, context: StepContext) -> Tensor:
+        """Return (…, 1), whether state may change: some task is present, and all gradients are finite."""
+        squares = gram.diagonal(dim1=-2, dim2=-1)
+        return self._all_finite(squares, context) & context.present.any(-1, keepdim=True)
+
+    @staticmethod
+    def _invalid_weight(context: StepContext) -> Tensor | float:
+        """Return the weight for non-finite gradients: NaN, which a scaler detects; 0 if the scale itself is 0."""
+        return torch.nan if context.scale is None else torch.where(context.scale == 0, 0.0, torch.nan)
