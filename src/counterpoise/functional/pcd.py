@@ -98,16 +98,18 @@ def _solve(gram: Tensor, squared_norms: Tensor, tau: float | Tensor, primary: in
         tau = tau.detach().to(norms).expand(shape).reshape(norms.shape)
     if parts.present is not None:
         lengths = torch.where(parts.inverse > 0, lengths, 0.0).nan_to_num(0.0, 0.0)
-    others = [task for task in range(norms.shape[-2]) if task != primary]
-    first = lengths[:, primary : primary + 1]
-    # y_j = ⟨g_j, d⟩/‖g_j‖ − τ_j‖g̃_j‖ with d = g̃₁ + Σ x_j g_j/‖g_j‖.
-    offset = (first * parts.cosines[:, :, primary : primary + 1] - tau * lengths)[:, others]
-    matrix = parts.cosines[:, others][:, :, others]
+    first = lengths[:, primary].unsqueeze(-1).clone()
+    # y_j = ⟨g_j, d⟩/‖g_j‖ − τ_j‖g̃_j‖ ≥ 0 with d = g̃₁ + Σ x_j g_j/‖g_j‖, x ≥ 0. The primary task has no constraint.
+    offset = first * parts.cosines[:, :, primary].unsqueeze(-1) - tau * lengths
+    offset[:, primary] = 0.0
+    matrix = parts.cosines.clone()
+    matrix[:, primary], matrix[:, :, primary] = 0.0, 0.0
+    matrix[:, primary, primary] = 1.0
     x, unsolved = complementarity(matrix, offset)
-    values = torch.baddbmm(offset, matrix - parts.ridge * torch.eye(len(others)).to(matrix), x)
-    infeasible = (-values > INFEASIBLE * offset.abs().amax(-2, keepdim=True)).any(-2, keepdim=True)
-    x = torch.where(infeasible | unsolved.unsqueeze(-1), 0.0, x)
-    coefficients = torch.cat((x[:, :primary], first, x[:, primary:]), -2)
+    values = torch.baddbmm(offset, matrix, x) - parts.ridge * x
+    infeasible = (values < -INFEASIBLE * offset.abs().amax(-2, keepdim=True)).any(-2, keepdim=True)
+    coefficients = torch.where(infeasible | unsolved.unsqueeze(-1), 0.0, x)
+    coefficients[:, primary] = first.squeeze(-1)
     return _rescale(parts, coefficients, primary)
 
 

@@ -15,6 +15,9 @@ def krum_weights(gram: Tensor, *, byzantine: int, selected: int = 1) -> Tensor:
     The score of a gradient is the sum of its squared distances to the T − f − 2 nearest others, with f the number of
     gradients that may be arbitrary. TorchJD adds distances that are not squared, which may select other gradients.
 
+    Of equal scores, the task that comes first is selected. With a single neighbour, the two nearest gradients always
+    have equal scores.
+
     Absent tasks are neither selected nor neighbours, and T counts the present ones. At least one neighbour is used.
 
     Args:
@@ -35,6 +38,8 @@ def krum_weights(gram: Tensor, *, byzantine: int, selected: int = 1) -> Tensor:
         https://proceedings.neurips.cc/paper/2017/hash/f4b9ec30ad9f68f89b29639786cb62ef-Abstract.html
     """
     tasks = gram.shape[-1]
+    if gram.dim() < 2 or gram.shape[-2] != tasks:
+        raise ValueError(f"a Gram matrix has shape (…, T, T), got {tuple(gram.shape)}")
     if not 0 <= byzantine <= tasks - 3:
         raise ValueError(f"byzantine must be at least 0 and at most T − 3 for T = {tasks} tasks, got {byzantine}")
     if not 1 <= selected <= tasks:
@@ -52,7 +57,7 @@ def _select(gram: Tensor, byzantine: int, selected: int) -> Tensor:
     neighbours = tasks - byzantine - 2
     if can_sync(matrix) and bool((squares < torch.inf).all()):
         scores = distances.topk(neighbours, largest=False, sorted=False).values.sum(-1)
-        chosen = scores.topk(selected, largest=False, sorted=False).indices
+        chosen = scores.argsort(dim=-1, stable=True)[:, :selected]
         return torch.zeros_like(scores).scatter_(-1, chosen, 1 / selected)
     present = squares < torch.inf
     count = present.sum(-1, keepdim=True)
@@ -60,7 +65,7 @@ def _select(gram: Tensor, byzantine: int, selected: int) -> Tensor:
     rank = torch.arange(tasks, device=gram.device)
     counted = (rank < (count - byzantine - 2).clamp_min(1).unsqueeze(-1)) & (ordered < torch.inf)
     scores = torch.where(present, torch.where(counted, ordered, 0.0).sum(-1), torch.inf)
-    chosen = scores.topk(selected, largest=False).indices
+    chosen = scores.argsort(dim=-1, stable=True)[:, :selected]
     number = count.clamp_max(selected)
     shares = (rank[:selected] < number) / number.clamp_min(1).to(matrix.dtype)
     return torch.zeros_like(scores).scatter_(-1, chosen, shares)
