@@ -20,7 +20,9 @@ from .bpgs import (
 )
 from .cagrad import cagrad, cagrad_weights
 from .closed_form import geometric_mean, log_sum, stch, uw_o, uw_so, weighted_sum
+from .config import config_weights, mconfig_update, mconfig_weights
 from .cov import CoVState, cov_update, cov_weights
+from .dcgd import DCGDKind, dcgd_weights
 from .epochs import dtp_weights, dwa_weights
 from .famo import famo, famo_gradient
 from .go4align import go4align_update, go4align_weights
@@ -35,11 +37,16 @@ from .gradient_scale import (
 from .gradnorm import gradnorm_gradient, gradnorm_proxy_weights
 from .imtl_g import imtl_g, imtl_g_weights
 from .mgda import mgda, mgda_weights
+from .modo import modo_weights
 from .nash import fairgrad, fairgrad_weights, nash, nash_weights
+from .pcd import pcd_squared_norms, pcd_weights
+from .pivrg import pivrg_preference, pivrg_weights
 from .projection import gradvac_weights, pcgrad_weights
 from .relobralo import relobralo_weights, softadapt_weights
+from .robust import krum_weights, trimmed_mean
 from .scalarisation import cosmos, pbi
 from .sdmgrad import project_on_simplex, sdmgrad_weights
+from .smoothing import smooth_weights
 from .uncertainty import imtl_l, kendall, kendall_l1
 from .upgrad import upgrad, upgrad_weights
 
@@ -50,6 +57,7 @@ __all__ = [
     "ChartKind",
     "ChartOptions",
     "CoVState",
+    "DCGDKind",
     "LRAForm",
     "Solution",
     "Step",
@@ -62,9 +70,11 @@ __all__ = [
     "cagrad",
     "cagrad_weights",
     "complementarity",
+    "config_weights",
     "cosmos",
     "cov_update",
     "cov_weights",
+    "dcgd_weights",
     "dtp_weights",
     "dwa_weights",
     "fairgrad",
@@ -83,24 +93,34 @@ __all__ = [
     "imtl_l",
     "kendall",
     "kendall_l1",
+    "krum_weights",
     "log_sum",
     "lra_weights",
+    "mconfig_update",
+    "mconfig_weights",
     "mgda",
     "mgda_weights",
+    "modo_weights",
     "nash",
     "nash_weights",
     "normal",
     "ntk_trace",
     "ntk_weights",
     "pbi",
+    "pcd_squared_norms",
+    "pcd_weights",
     "pcgrad_weights",
+    "pivrg_preference",
+    "pivrg_weights",
     "project_on_simplex",
     "radius",
     "relobralo_weights",
     "sdmgrad_weights",
+    "smooth_weights",
     "softadapt_weights",
     "statistics",
     "stch",
+    "trimmed_mean",
     "uniform",
     "update_log_norms",
     "upgrad",
