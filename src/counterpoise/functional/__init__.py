@@ -5,6 +5,7 @@ from ._gram import Solution
 from ._random import normal, uniform
 from ._step import Step
 from .adam import AdamState, adam
+from .adjustment import limit_ratio, rescale_to_sum
 from .aligned_mtl import aligned_mtl_weights
 from .bpgs import (
     Anchor,
@@ -23,6 +24,7 @@ from .closed_form import geometric_mean, log_sum, stch, uw_o, uw_so, weighted_su
 from .config import config_weights, mconfig_update, mconfig_weights
 from .cov import CoVState, cov_update, cov_weights
 from .dcgd import DCGDKind, dcgd_weights
+from .dualproj import dualproj, dualproj_weights
 from .epochs import dtp_weights, dwa_weights
 from .famo import famo, famo_gradient
 from .go4align import go4align_update, go4align_weights
@@ -76,6 +78,8 @@ __all__ = [
     "cov_weights",
     "dcgd_weights",
     "dtp_weights",
+    "dualproj",
+    "dualproj_weights",
     "dwa_weights",
     "fairgrad",
     "fairgrad_weights",
@@ -94,6 +98,7 @@ __all__ = [
     "kendall",
     "kendall_l1",
     "krum_weights",
+    "limit_ratio",
     "log_sum",
     "lra_weights",
     "mconfig_update",
@@ -115,6 +120,7 @@ __all__ = [
     "project_on_simplex",
     "radius",
     "relobralo_weights",
+    "rescale_to_sum",
     "sdmgrad_weights",
     "smooth_weights",
     "softadapt_weights",

@@ -124,8 +124,29 @@ def norm_ratios(parts: NormalisedGram) -> Tensor:
     return parts.inverse / parts.inverse.amax(-2, keepdim=True).clamp_min(tolerances.TINY)
 
 
-def mean_weights(parts: NormalisedGram) -> Tensor | float:
-    """Return 1 / number of present tasks for each present task, and 0 for the others."""
+def expand_preference(gram: Tensor, preference: Tensor) -> Tensor:
+    """Return a preference, broadcastable to (…, T), for the flattened batch of `gram` (…, T, T): (B, T, 1)."""
+    shape, given = gram.shape[:-1], preference.shape
+    if len(given) > len(shape) or any(n not in (1, m) for n, m in zip(given[::-1], shape[::-1], strict=False)):
+        raise ValueError(f"preference must broadcast to shape {tuple(shape)}, got shape {tuple(given)}")
+    if can_sync(preference) and not bool(((preference >= 0) & (preference < torch.inf)).all()):
+        raise ValueError(f"preference must be finite and not negative, got {preference}; use 0 to ignore a task")
+    preference = preference.to(gram.device, working_dtype(gram.device))
+    return preference.expand(shape).reshape(-1, shape[-1], 1)
+
+
+def preference_shares(parts: NormalisedGram, preference: Tensor) -> Tensor:
+    """Return p_i / Σp over the present tasks for a preference p (B, T, 1), and 0 for the others."""
+    if parts.present is not None:
+        preference = preference * parts.present
+    preference = preference / preference.amax(-2, keepdim=True).clamp_min(tolerances.TINY)  # the sum must not overflow
+    return preference / preference.sum(-2, keepdim=True).clamp_min(1)
+
+
+def mean_weights(parts: NormalisedGram, preference: Tensor | None = None) -> Tensor | float:
+    """Return 1 / number of present tasks for each present task, or p_i / Σp, and 0 for the others."""
+    if preference is not None:
+        return preference_shares(parts, preference)
     if parts.present is None:
         return 1 / parts.norms.shape[-2]
     present = parts.present.to(parts.norms.dtype)  # dividing booleans by integers would give float32

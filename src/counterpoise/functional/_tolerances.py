@@ -54,6 +54,7 @@ EQUAL_SHARE = 1e-6  # distance of that share from 1 up to which projections are 
 
 # Nash-MTL and FairGrad (`nash`)
 NEWTON_CONVERGED = 3e-6  # relative step after which the error, its square, is below 1e-11
+WEIGHTED_CONVERGED = 3e-7  # the same with a preference: the error is below 1e-12
 NEWTON_ROUNDS = 64  # Nash-MTL on the CPU
 NEWTON_DEVICE_ROUNDS = 14
 NEWTON_POWER_ROUNDS = 80  # FairGrad with α ≠ 1 on the CPU; its merit function is less well behaved

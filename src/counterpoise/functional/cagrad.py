@@ -33,6 +33,7 @@ from ._gram import (
     all_converged,
     can_sync,
     cast_weights,
+    expand_preference,
     identity,
     make_solution,
     mean_weights,
@@ -60,8 +61,8 @@ class _Candidate(NamedTuple):
     unsolved: Tensor  # (B, 1, 1)
 
 
-def cagrad(gram: Tensor, *, alpha: float = 0.4, rescale: bool = True) -> Solution:
-    """Maximise min_i ⟨g_i, d⟩ over ‖d − g₀‖ ≤ α‖g₀‖, where g₀ is the mean gradient.
+def cagrad(gram: Tensor, *, alpha: float = 0.4, rescale: bool = True, preference: Tensor | None = None) -> Solution:
+    """Maximise min_i ⟨g_i, d⟩ over ‖d − g₀‖ ≤ α‖g₀‖, where g₀ is the mean gradient, or the weighted mean.
 
     If no direction descends for all tasks (Pareto stationarity, a zero gradient) and the ball contains directions with
     ⟨g_i, d⟩ ≥ 0, many d are optimal; the one nearest to g₀ is taken. This applies if the shortest convex combination of
@@ -75,6 +76,8 @@ def cagrad(gram: Tensor, *, alpha: float = 0.4, rescale: bool = True) -> Solutio
         gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
         alpha (float, optional): Radius of the ball relative to ‖g₀‖, in [0, 1). Default: 0.4.
         rescale (bool, optional): Whether to divide d by 1 + α², as the authors' code does. Default: True.
+        preference (Tensor, optional): Importance p of the tasks, not negative, shape broadcastable to (…, T). g₀ is
+            then Σ p_i g_i / Σp, over the present tasks. Default: None, equal importance.
 
     Returns:
         Solution: The weights, shape (…, T).
@@ -91,17 +94,21 @@ def cagrad(gram: Tensor, *, alpha: float = 0.4, rescale: bool = True) -> Solutio
     References:
         Liu et al., Conflict-Averse Gradient Descent for Multi-task Learning. https://arxiv.org/abs/2110.14048
     """
-    weights, parts, problem, candidate = _solve(gram, alpha, rescale)
+    weights, parts, problem, candidate = _solve(gram, alpha, rescale, preference)
     return make_solution(gram, weights, _residual(parts, problem, candidate), ~candidate.unsolved)
 
 
-def cagrad_weights(gram: Tensor, *, alpha: float = 0.4, rescale: bool = True) -> Tensor:
+def cagrad_weights(
+    gram: Tensor, *, alpha: float = 0.4, rescale: bool = True, preference: Tensor | None = None
+) -> Tensor:
     """Return the weights of :func:`cagrad` without residual.
 
     Args:
         gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
         alpha (float, optional): Radius of the ball relative to ‖g₀‖, in [0, 1). Default: 0.4.
         rescale (bool, optional): Whether to divide d by 1 + α², as the authors' code does. Default: True.
+        preference (Tensor, optional): Importance p of the tasks, not negative, shape broadcastable to (…, T). g₀ is
+            then Σ p_i g_i / Σp, over the present tasks. Default: None, equal importance.
 
     Returns:
         Tensor: The weights, shape (…, T).
@@ -113,7 +120,7 @@ def cagrad_weights(gram: Tensor, *, alpha: float = 0.4, rescale: bool = True) ->
     References:
         Liu et al., Conflict-Averse Gradient Descent for Multi-task Learning. https://arxiv.org/abs/2110.14048
     """
-    return cast_weights(gram, _solve(gram, alpha, rescale)[0])
+    return cast_weights(gram, _solve(gram, alpha, rescale, preference)[0])
 
 
 def _residual(parts: NormalisedGram, problem: _Problem, candidate: _Candidate) -> Tensor:
@@ -128,9 +135,11 @@ def _residual(parts: NormalisedGram, problem: _Problem, candidate: _Candidate) -
 
 
 @without_autograd
-def _solve(gram: Tensor, alpha: float, rescale: bool) -> tuple[Tensor, NormalisedGram, _Problem, _Candidate]:
+def _solve(
+    gram: Tensor, alpha: float, rescale: bool, preference: Tensor | None
+) -> tuple[Tensor, NormalisedGram, _Problem, _Candidate]:
     parts = normalise_gram(gram)
-    share = mean_weights(parts)
+    share = mean_weights(parts, None if preference is None else expand_preference(gram, preference))
     problem, mean_norm = _set_up(parts, share, alpha)
     candidate = _solve_problem(problem, parts)
     weights = candidate.x * (mean_norm * parts.inverse) + share

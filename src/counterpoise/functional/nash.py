@@ -13,18 +13,22 @@ from ._gram import (
     all_converged,
     can_sync,
     cast_weights,
+    expand_preference,
     identity,
     iteration_limit,
     make_solution,
     normalise_gram,
+    preference_shares,
     without_autograd,
 )
 from ._masking import output_dtype
 from .mgda import min_norm_weights
 
 
-def fairgrad(gram: Tensor, *, alpha: float = 1.0) -> Solution:
+def fairgrad(gram: Tensor, *, alpha: float = 1.0, preference: Tensor | None = None) -> Solution:
     """Solve Gw = w^{−1/α}, w > 0: the stationary point of ½wᵀGw − Σφ(w_i) with φ'(w) = w^{−1/α}.
+
+    With a preference p, the equation is (Gw)_i = (p_i / w_i)^{1/α}: weighted α-fairness.
 
     No solution exists if some a ≥ 0, a ≠ 0 has Ga = 0 (opposite gradients, Pareto stationarity). The weights are then
     those of :func:`mgda`. This fallback also applies
@@ -42,39 +46,49 @@ def fairgrad(gram: Tensor, *, alpha: float = 1.0) -> Solution:
         gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
         alpha (float, optional): Fairness. 1 is proportional fairness (Nash-MTL); larger values approach max-min
             fairness. Default: 1.0.
+        preference (Tensor, optional): Importance p of the tasks, not negative, shape broadcastable to (…, T). It is
+            divided by its mean over the present tasks. A task with p_i = 0 is treated as absent. Default: None, equal
+            importance.
 
     Returns:
         Solution: The weights, shape (…, T). A zero gradient gets weight 0.
 
-        `solved` is False where the weights are the fallback. The residual is the largest `|w_i^{1/α} (Gw)_i − 1|`.
+        `solved` is False where the weights are the fallback. The residual is the largest
+        `|(w_i/p_i)^{1/α} (Gw)_i − 1|`, with p = 1 without preference. Where the terms of (Gw)_i cancel, rounding alone
+        leaves 1e-16 times their ratio to the sum, which is large for a task that conflicts with more important ones.
 
     Example:
         >>> fairgrad(torch.tensor([[1.0, 0.0], [0.0, 4.0]]), alpha=1.0).weights
         tensor([1.0000, 0.5000])
+        >>> fairgrad(torch.eye(2), alpha=2.0, preference=torch.tensor([3.0, 1.0])).weights  # (p_i / mean)^{1/3}
+        tensor([1.1447, 0.7937])
 
     References:
         Ban and Ji, Fair Resource Allocation in Multi-Task Learning. https://arxiv.org/abs/2402.15638
     """
     power = 1 / alpha
-    weights, parts, solved = _solve(gram, power)
+    weights, parts, p, solved = _solve(gram, power, preference)
     x = torch.where(parts.inverse > 0, weights * parts.norms, 1.0)
-    target = (x * _inverse_or_one(parts)) ** (1 - power)
+    target = _target(x, _inverse_or_one(parts), power, p)
     # A weight of 0 gives 0/0, which counts as a residual of 1.
     residual = (x * torch.bmm(parts.cosines, x) / target - 1).abs().nan_to_num(1.0).amax(-2)
     return make_solution(gram, weights, residual, solved)
 
 
-def nash(gram: Tensor) -> Solution:
+def nash(gram: Tensor, *, preference: Tensor | None = None) -> Solution:
     """Solve w_i (Gw)_i = 1, w > 0: the Nash bargaining solution.
 
     This is :func:`fairgrad` with α = 1, including its fallback. The direction is invariant to the scale of each task.
 
     Args:
         gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
+        preference (Tensor, optional): Bargaining powers p of the tasks, not negative, shape broadcastable to (…, T).
+            They are divided by their mean over the present tasks. A task with p_i = 0 is treated as absent. Default:
+            None, equal powers.
 
     Returns:
         Solution: The weights, shape (…, T). `solved` is False where no solution exists and the weights are those of
-        :func:`mgda`. The residual is the largest `|w_i (Gw)_i − 1|`.
+        :func:`mgda`. The residual is the largest `|w_i (Gw)_i / p_i − 1|`, with p = 1 without preference.
 
     Example:
         >>> nash(torch.tensor([[1.0, 0.0], [0.0, 4.0]])).weights
@@ -83,14 +97,17 @@ def nash(gram: Tensor) -> Solution:
     References:
         Navon et al., Multi-Task Learning as a Bargaining Game. https://arxiv.org/abs/2202.01017
     """
-    return fairgrad(gram)
+    return fairgrad(gram, preference=preference)
 
 
-def nash_weights(gram: Tensor) -> Tensor:
+def nash_weights(gram: Tensor, *, preference: Tensor | None = None) -> Tensor:
     """Return the weights of :func:`nash` without residual.
 
     Args:
         gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
+        preference (Tensor, optional): Bargaining powers p of the tasks, not negative, shape broadcastable to (…, T).
+            They are divided by their mean over the present tasks. A task with p_i = 0 is treated as absent. Default:
+            None, equal powers.
 
     Returns:
         Tensor: The weights, shape (…, T).
@@ -102,16 +119,21 @@ def nash_weights(gram: Tensor) -> Tensor:
     References:
         Navon et al., Multi-Task Learning as a Bargaining Game. https://arxiv.org/abs/2202.01017
     """
-    single = _scalar_fast_path.nash_weights(gram)
-    return fairgrad_weights(gram) if single is None else torch.tensor(single, dtype=output_dtype(gram))
+    single = _scalar_fast_path.nash_weights(gram) if preference is None else None
+    if single is None:
+        return fairgrad_weights(gram, preference=preference)
+    return torch.tensor(single, dtype=output_dtype(gram))
 
 
-def fairgrad_weights(gram: Tensor, *, alpha: float = 1.0) -> Tensor:
+def fairgrad_weights(gram: Tensor, *, alpha: float = 1.0, preference: Tensor | None = None) -> Tensor:
     """Return the weights of :func:`fairgrad` without residual.
 
     Args:
         gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
         alpha (float, optional): Fairness. Default: 1.0.
+        preference (Tensor, optional): Importance p of the tasks, not negative, shape broadcastable to (…, T). It is
+            divided by its mean over the present tasks. A task with p_i = 0 is treated as absent. Default: None, equal
+            importance.
 
     Returns:
         Tensor: The weights, shape (…, T).
@@ -123,18 +145,35 @@ def fairgrad_weights(gram: Tensor, *, alpha: float = 1.0) -> Tensor:
     References:
         Ban and Ji, Fair Resource Allocation in Multi-Task Learning. https://arxiv.org/abs/2402.15638
     """
-    return cast_weights(gram, _solve(gram, 1 / alpha)[0])
+    return cast_weights(gram, _solve(gram, 1 / alpha, preference)[0])
 
 
 @without_autograd
-def _solve(gram: Tensor, power: float) -> tuple[Tensor, NormalisedGram, Tensor]:
-    """Return the weights, the normalised matrix, and where Newton's method found a solution."""
-    parts = normalise_gram(gram, add_ridge=False)
-    x, solved = _solve_nash(parts) if power == 1 else _solve_power(parts, power)
+def _solve(
+    gram: Tensor, power: float, preference: Tensor | None
+) -> tuple[Tensor, NormalisedGram, Tensor | None, Tensor]:
+    """Return the weights, the normalised matrix, p, and where Newton's method found a solution."""
+    p = None
+    if preference is None:
+        parts = normalise_gram(gram, add_ridge=False)
+        x, solved = _solve_nash(parts) if power == 1 else _solve_power(parts, power)
+    else:
+        given = expand_preference(gram, preference)
+        gram = gram.clone()  # a task with p_i = 0 becomes absent
+        gram.diagonal(dim1=-2, dim2=-1).masked_fill_(given.view(gram.shape[:-1]) == 0, torch.nan)
+        parts = normalise_gram(gram, add_ridge=False)
+        p = _normalise_preference(parts, given)
+        x, solved = _solve_weighted(parts, power, p)
     weights = x * parts.inverse
     if not (can_sync(x) and bool(solved.all())):
         weights = torch.where(solved, weights, min_norm_weights(normalise_gram(gram))[0])
-    return weights, parts, solved
+    return weights, parts, p, solved
+
+
+def _normalise_preference(parts: NormalisedGram, preference: Tensor) -> Tensor:
+    """Return p with mean 1 over the present tasks, and 1 for absent and zero gradients."""
+    shares = preference_shares(parts, preference)
+    return torch.where(parts.inverse > 0, shares * (shares > 0).sum(-2, keepdim=True), 1.0)
 
 
 def _solve_nash(parts: NormalisedGram) -> tuple[Tensor, Tensor]:
@@ -196,9 +235,59 @@ def _solve_power(parts: NormalisedGram, power: float) -> tuple[Tensor, Tensor]:
         converged = length < tolerances.NEWTON_CONVERGED
         if all_converged(~converged):
             break
-        x = _damped_step(x, y, length).clamp(1 / tolerances.ITERATE_RANGE, tolerances.ITERATE_RANGE)
+        x = _clamp_iterate(_damped_step(x, y, length))
     largest = (terms.abs().sum(-1, keepdim=True) / target).amax(-2, keepdim=True)
     return x + x * y, converged & (largest < _largest_term(parts))
+
+
+def _solve_weighted(parts: NormalisedGram, power: float, p: Tensor) -> tuple[Tensor, Tensor]:
+    """Solve x_i (Cx)_i = w_i^{1−1/α} p_i^{1/α} for x = ‖g‖w and any α; return x and where it is a solution.
+
+    The relative steps y of the tasks differ by orders of magnitude if p does. Only negative ones need damping: the
+    objective decreases up to the step length t with (1 − tm)^{−1/α} = 1 + m/α, where m is the largest −y_i.
+    """
+    cosines, inverse = parts.cosines, _inverse_or_one(parts)
+    x = _start_weighted(cosines, (inverse ** (1 - power) * p**power) ** (1 / (1 + power)), power)
+    for _ in range(iteration_limit(tolerances.NEWTON_POWER_ROUNDS, cosines)):
+        curvature = (x * torch.bmm(cosines, x)).sum(-2, keepdim=True)
+        ray = (_target(x, inverse, power, p).sum(-2, keepdim=True) / curvature) ** (1 / (1 + power))
+        x = torch.where(ray.isfinite(), x * ray, x)
+        target = _target(x, inverse, power, p)
+        terms = cosines * (x * x.mT)
+        rest = target - terms.sum(-1, keepdim=True)
+        hessian = terms + torch.diag_embed((power * target).squeeze(-1))
+        # A unit diagonal keeps the digits of small entries.
+        scale = hessian.diagonal(dim1=-2, dim2=-1).unsqueeze(-1).rsqrt()
+        y = (torch.linalg.solve_ex(hessian * (scale * scale.mT), rest * scale)[0] * scale).nan_to_num(0.0)
+        length = y.norm(dim=-2, keepdim=True)
+        if all_converged(length >= tolerances.WEIGHTED_CONVERGED):
+            break
+        lowest = (-y).amax(-2, keepdim=True).clamp_min(tolerances.TINY)
+        step = -torch.expm1(-torch.log1p(power * lowest) / power) / lowest
+        x = _clamp_iterate(torch.addcmul(x, x, step * y))
+    # x is a solution if neither the terms that cancel nor the change of x per relative change of C is too large.
+    sizes = terms.abs().sum(-1, keepdim=True)
+    changes = torch.bmm(torch.linalg.inv_ex(hessian)[0].abs(), sizes)
+    largest = changes.maximum(sizes / target * (p / p.amax(-2, keepdim=True)) ** power).amax(-2, keepdim=True)
+    converged = length <= tolerances.WEIGHTED_CONVERGED + tolerances.CANCELLATION * largest
+    return x + x * y, converged & (largest <= _largest_term(parts))
+
+
+def _start_weighted(cosines: Tensor, x: Tensor, power: float) -> Tensor:
+    """Return a starting point from the solution x for orthogonal gradients: each task responds to the others' x."""
+    others = torch.bmm(cosines, x) / x - 1
+    root = ((others * others + 4).sqrt() + others.abs()) / 2
+    return _clamp_iterate(x * torch.where(others < 0, root, root ** (-1 / power)))
+
+
+def _clamp_iterate(x: Tensor) -> Tensor:
+    return x.clamp(1 / tolerances.ITERATE_RANGE, tolerances.ITERATE_RANGE)
+
+
+def _target(x: Tensor, inverse: Tensor, power: float, p: Tensor | None) -> Tensor:
+    """Return w_i^{1−1/α} p_i^{1/α}, the value of x_i (Cx)_i at the solution."""
+    target = (x * inverse) ** (1 - power)
+    return target if p is None else target * p**power
 
 
 def _damped_step(x: Tensor, y: Tensor, length: Tensor) -> Tensor:

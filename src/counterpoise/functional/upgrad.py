@@ -4,10 +4,20 @@ import torch
 from torch import Tensor
 
 from ._complementarity import complementarity
-from ._gram import NormalisedGram, Solution, cast_weights, make_solution, mean_weights, normalise_gram, without_autograd
+from ._gram import (
+    NormalisedGram,
+    Solution,
+    cast_weights,
+    expand_preference,
+    make_solution,
+    mean_weights,
+    normalise_gram,
+    preference_shares,
+    without_autograd,
+)
 
 
-def upgrad(gram: Tensor) -> Solution:
+def upgrad(gram: Tensor, *, preference: Tensor | None = None) -> Solution:
     """Project each gradient on {d : ⟨g_j, d⟩ ≥ 0 for all j} and average the projections.
 
     The projection of g_i is d_i = g_i + Σ x_j g_j with x_j ≥ 0, ⟨g_j, d_i⟩ ≥ 0 and one of the two zero for each j: a
@@ -15,6 +25,8 @@ def upgrad(gram: Tensor) -> Solution:
 
     Args:
         gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
+        preference (Tensor, optional): Importance p of the tasks, not negative, shape broadcastable to (…, T). The
+            projections are averaged with the weights p_i / Σp, over the present tasks. Default: None, equal importance.
 
     Returns:
         Solution: The weights, shape (…, T), which are not negative.
@@ -30,18 +42,20 @@ def upgrad(gram: Tensor) -> Solution:
     References:
         Quinton and Rey, Jacobian Descent for Multi-Objective Optimization. https://arxiv.org/abs/2406.16232
     """
-    weights, parts, x, unsolved = _solve(gram)
+    weights, parts, x, unsolved = _solve(gram, preference)
     cosines = parts.cosines_without_ridge
     products = torch.baddbmm(cosines, cosines, x)
     residual = (-products).clamp_min(0.0).maximum((x * products).abs()).amax((-1, -2))
     return make_solution(gram, weights, residual, ~unsolved.any(-1))
 
 
-def upgrad_weights(gram: Tensor) -> Tensor:
+def upgrad_weights(gram: Tensor, *, preference: Tensor | None = None) -> Tensor:
     """Return the weights of :func:`upgrad` without residual.
 
     Args:
         gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
+        preference (Tensor, optional): Importance p of the tasks, not negative, shape broadcastable to (…, T). The
+            projections are averaged with the weights p_i / Σp, over the present tasks. Default: None, equal importance.
 
     Returns:
         Tensor: The weights, shape (…, T).
@@ -53,14 +67,17 @@ def upgrad_weights(gram: Tensor) -> Tensor:
     References:
         Quinton and Rey, Jacobian Descent for Multi-Objective Optimization. https://arxiv.org/abs/2406.16232
     """
-    return cast_weights(gram, _solve(gram)[0])
+    return cast_weights(gram, _solve(gram, preference)[0])
 
 
 @without_autograd
-def _solve(gram: Tensor) -> tuple[Tensor, NormalisedGram, Tensor, Tensor]:
+def _solve(gram: Tensor, preference: Tensor | None) -> tuple[Tensor, NormalisedGram, Tensor, Tensor]:
     parts = normalise_gram(gram)
     x, unsolved = complementarity(parts.cosines, parts.cosines)
     # Column i of x is in units of ‖g_i‖ / ‖g_j‖.
+    if preference is not None:
+        share = preference_shares(parts, expand_preference(gram, preference))
+        return torch.bmm(x, parts.norms * share) * parts.inverse + share, parts, x, unsolved
     added = torch.bmm(x, parts.norms) * parts.inverse
     if parts.present is None:
         return (added + 1) / parts.norms.shape[-2], parts, x, unsolved
