@@ -32,7 +32,7 @@ class Net(nn.Module):
     def losses(self, step: int) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(step)
         x, y = torch.randn(10, 6, generator=generator), torch.randn(10, 3, generator=generator)
-        errors = (self.head(self.trunk(x)) - y * torch.tensor([1.0, 30.0, 0.1])).square().mean(0)
+        errors = (self.head(self.trunk(x)) - y).square().mean(0) * torch.tensor([1.0, 900.0, 0.01])
         return dict(zip(TASKS, errors, strict=True))
 
 
@@ -128,7 +128,7 @@ def test_periodic_conflict_is_measured(parity: int) -> None:
 def test_negative_loss_is_reported() -> None:
     with cp.diagnose(["a", "b"]) as monitor:
         monitor(torch.tensor([1.0, -500.0]))
-    assert any(line.startswith("The loss of b was 0 or negative in 100%") for line in monitor.diagnosis.advice)
+    assert any(line.startswith("The loss of b was negative in 100%") for line in monitor.diagnosis.advice)
 
 
 def test_reentrant_checkpoints_are_not_checked() -> None:

@@ -1,4 +1,4 @@
-"""Monitoring a training loop: do the scales of the losses dominate, or conflicts between task gradients?"""
+"""Monitoring a training loop: collapse to one task, scales of the losses, conflicts between task gradients."""
 
 from .diagnosis import Diagnosis
 from .monitor import Monitor, diagnose

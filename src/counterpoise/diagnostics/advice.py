@@ -2,15 +2,20 @@
 
 from typing import Literal
 
+from ..registry import describe, methods
 from .measurements import Measurements
 
-Verdict = Literal["scale", "conflict", "both", "neither"]
+Verdict = Literal["collapse", "scale", "conflict", "both", "neither"]
 
 # The thresholds are calibrated on problems with a known verdict (counterpoise.lab.diagnostic_problems).
 SCALE_DECADES = 2.0  # losses further apart than this need weights; unscaled problems stay below 1.5
-CONFLICT_COSINE = -0.1  # unrelated gradients in many dimensions have cosines within ± 0.05
 CONFLICT_SHARE = 0.2  # share of all pairs; without opposed tasks, up to 0.15 of them conflict by chance
 DRIFT_DECADES = 0.5
+MISMATCH_DECADES = 0.5  # smaller changes of the spread of the gradient norms are not significant
+LEVEL_DECADES = 1.0  # gradients are level if they are closer than this
+ONE_TASK_SHARE = 0.9
+DEGENERATE_SHARE = 0.999  # of the weights; scale alone explains it if the weighted gradients are level
+FALLING_DECADES = 0.1
 
 SCALE_FREE = {
     *("BPGS", "UWO", "EMAUWO", "GeometricMean", "FAMO", "STCH"),
@@ -18,10 +23,21 @@ SCALE_FREE = {
 }
 """Methods whose score drops by less than 0.005 if one loss is multiplied by 1000 (results/beyond)."""
 
+DIVIDES_BY_LOSSES = {
+    *("BPGS", "UWO", "EMAUWO", "UWSO", "GeometricMean", "FAMO", "STCH"),
+    *("Kendall", "KendallL1", "IMTLL", "IMTL", "DBMTL"),
+}
+"""Methods whose weights follow 1/L or log L: a loss that approaches zero takes all the weight."""
+
+FOLLOWS_NORMS = {"GradNormalise", "LRA", "BPGS(statistic='gradient')"}
+"""Methods whose weights follow the norms of the task gradients."""
+
 
 def decide(found: Measurements) -> Verdict:
-    """Return whether scale, conflict, both or neither dominate."""
-    scale = found.spread >= SCALE_DECADES
+    """Return whether one task has collapsed; if not, whether scale, conflict, both or neither dominate."""
+    if found.collapse_steps:
+        return "collapse"
+    scale = _losses_differ(found) or _gradients_differ(found)
     conflict = found.conflict is not None and found.conflict >= CONFLICT_SHARE
     if scale and conflict:
         return "both"
@@ -29,32 +45,155 @@ def decide(found: Measurements) -> Verdict:
 
 
 def recommend(found: Measurements) -> str:
-    """Return one sentence with the verdict and its numbers, and one with a recommended method."""
-    numbers = f"the losses are {found.spread:.1f} decades apart"
-    if found.conflict is not None:
-        numbers += f", {found.conflict:.0%} of the task pairs conflict"
-    names = f"[{', '.join(map(repr, found.tasks))}]"
-    hybrid = f"cp.CAGrad({names}, weighting=cp.BPGS({names}))"
+    """Return the verdict with its numbers, and a recommended method."""
     verdict = decide(found)
-    problem, remedy = {
-        "scale": ("Scale dominates", f"Use BPGS: cp.BPGS({names})."),
-        "conflict": ("Conflict dominates", f"Use CAGrad or PCGrad, after BPGS in case scales drift: {hybrid}."),
-        "both": ("Scale and conflict", f"Use BPGS + CAGrad: {hybrid}."),
-        "neither": ("Neither scale nor conflict", "Static weights are enough."),
+    if verdict == "collapse":
+        return _describe_collapse(found)
+    problem = {
+        "scale": "Scale dominates" if _losses_differ(found) else "Gradient scale dominates",
+        "conflict": "Conflict dominates",
+        "both": "Scale and conflict",
+        "neither": "Neither scale nor conflict" if found.conflict is not None else "Scale does not dominate",
     }[verdict]
-    if verdict == "neither" and found.conflict is None:
-        problem, remedy = "Scale does not dominate", "Static weights are enough, unless tasks conflict."
-    if verdict != "neither" and _handled_by_balancer(found):
-        remedy = f"{' with '.join(found.methods)} is designed for this: keep it."
-    return f"{problem}: {numbers}. {remedy}"
+    return f"{problem}: {_numbers(found)}. {_remedy(found)}"
 
 
 def remarks(found: Measurements) -> list[str]:
-    """Return further observations: drift, saturation, absent tasks, losses that are not positive."""
+    """Return further observations, the most important first."""
+    return [
+        *_objective_remarks(found),
+        *_loss_remarks(found),
+        *_one_task_remarks(found),
+        *_weight_remarks(found),
+        *_measurement_remarks(found),
+    ]
+
+
+def _numbers(found: Measurements) -> str:
+    text = f"the losses are {found.spread:.1f} decades apart"
+    if found.norm_spread is not None:
+        text += f", their gradients {found.norm_spread:.1f}"
+    if found.conflict is not None:
+        text += f", {found.conflict:.0%} of the task pairs conflict"
+    if found.spread >= SCALE_DECADES and not _division_helps(found):
+        text += f"; divided by the losses, the gradients would be {found.norm_spread_over_losses:.1f} decades apart"
+    return text
+
+
+def _remedy(found: Measurements) -> str:
+    verdict, names = decide(found), _names(found)
+    if verdict == "neither":
+        return "Static weights are enough" + (", unless tasks conflict." if found.conflict is None else ".")
+    if _handled_by_balancer(found):
+        method = " with ".join(found.methods)
+        if _comparison_missing(found):
+            return f"{method} compares no losses while every batch has one task: pass memory=True."
+        if _unsupported(found):
+            return f"{method} is designed for this, but {_unsupported(found)}. Compare it with {_alternatives(found)}."
+        return f"{method} is designed for this: keep it."
+    if verdict == "conflict":
+        return f"Use CAGrad or PCGrad: cp.CAGrad({names})."
+    if _losses_mislead(found):
+        return f"Do not divide by the losses. Use {_alternatives(found)}."
+    if not _recommends_bpgs(found):
+        choices = ["cp.NashMTL", *_sized_by_gradients(found)]
+        return f"Use a method that compares gradients instead of losses: {' or '.join(choices)}."
+    return f"Use BPGS + CAGrad: {_hybrid(found)}." if verdict == "both" else f"Use BPGS: {_bpgs(found)}."
+
+
+def _describe_collapse(found: Measurements) -> str:
+    tasks, possessive = " and ".join(found.vanishing), "its loss" if len(found.vanishing) == 1 else "their losses"
+    fall = min(found.fallen[found.tasks.index(task)] for task in found.vanishing)
+    others = ", ".join(task for task in found.tasks if task not in found.vanishing)
+    limit = "a smaller max_ratio=" if found.max_ratio else "max_ratio="
+    guard = f", or limit the weights with {limit}" if not DIVIDES_BY_LOSSES.isdisjoint(found.methods) else ""
+    return (
+        f"Collapse: {tasks} had more than {DEGENERATE_SHARE:.1%} of the weight in the last {found.collapse_steps} of "
+        f"{found.steps} steps, {possessive} fell by {fall:.0f} decades, and the other losses stand still ({others}). "
+        f"{' with '.join(found.methods)} trains {tasks} alone. Use {_alternatives(found)}{guard}."
+    )
+
+
+def _alternatives(found: Measurements) -> str:
+    """Return methods that do not divide by the losses, without the monitored one."""
+    combined = [f"cp.{name}" for name in ("PCGrad", "UPGrad") if found.methods != (name,)]
+    sized = _sized_by_gradients(found)
+    parts = [
+        f"{'other ' if 'Static' in found.methods else ''}fixed weights (cp.Static)",
+        f"gradient space without a loss weighting ({' or '.join(combined)})",
+    ]
+    if sized:
+        parts.append(f"weights from gradient norms ({' or '.join(sized)})")
+    return f"{', '.join(parts[:-1])} or {parts[-1]}"
+
+
+def _sized_by_gradients(found: Measurements) -> list[str]:
+    """Return the registered methods whose weights follow gradient norms, without the monitored one."""
+    known = {describe(name).build.__name__ for name in methods()}
+    return [f"cp.{name}" for name in sorted(FOLLOWS_NORMS & known) if name not in found.methods]
+
+
+def _objective_remarks(found: Measurements) -> list[str]:
+    """Return remarks on losses that can be driven to zero."""
+    if decide(found) in ("scale", "both") and _recommends_bpgs(found) and not _handled_by_balancer(found):
+        return [
+            "BPGS expects losses of separate tasks, none of which can reach zero. For terms of a single objective (a "
+            "PDE residual and its boundary condition, reconstruction and KL), use fixed weights (cp.Static)."
+        ]
+    if found.collapse_steps:
+        return []
+    return [
+        f"The loss of {task} fell by {found.fallen[found.tasks.index(task)]:.0f} decades while the others stand still: "
+        f"a method that divides by the losses (BPGS, UW-O, Kendall, …) would train {task} alone."
+        for task in found.vanishing
+    ]
+
+
+def _loss_remarks(found: Measurements) -> list[str]:
+    """Return remarks on losses that are negative or 0, absent tasks, and drift."""
     lines = []
+    for task, nonpositive, negative in zip(found.tasks, found.nonpositive, found.below_zero, strict=True):
+        if negative > 0:
+            lines.append(
+                f"The loss of {task} was negative in {negative:.0%} of the steps: methods that use its logarithm "
+                f"or inverse do not apply. Use fixed weights (cp.Static) or gradient space (cp.PCGrad, cp.UPGrad). Do "
+                f"not shift it above zero: as it approaches the shifted minimum, it takes all the weight."
+            )
+        elif nonpositive > 0:
+            lines.append(f"The loss of {task} was 0 in {nonpositive:.0%} of the steps, which the spread ignores.")
     start, end = found.drift
     if abs(end - start) >= DRIFT_DECADES:
-        lines.append(f"The spread moved from {start:.1f} to {end:.1f} decades: fixed weights will not fit both.")
+        lines.append(f"The spread of the losses moved from {start:.1f} to {end:.1f} decades.")
+    lines += [
+        f"{task} was absent in {share:.0%} of the steps."
+        for task, share in zip(found.tasks, found.absent, strict=True)
+        if share > 0
+    ]
+    return lines
+
+
+def _one_task_remarks(found: Measurements) -> list[str]:
+    if not _comparison_missing(found):
+        return []
+    return [
+        f"{found.one_task:.0%} of the batches have a single task, so that losses are not compared. A method with "
+        f"memory=True compares them with the last known losses of the absent tasks."
+    ]
+
+
+def _weight_remarks(found: Measurements) -> list[str]:
+    task, share = _largest_weight(found)
+    if found.collapse_steps or share <= DEGENERATE_SHARE:
+        return []
+    line = f"{task} has {share:.2%} of the weight"
+    if found.norm_spread_weighted is not None:
+        line += f", and the weighted gradients are {found.norm_spread_weighted:.1f} decades apart"
+    return [line + "."]
+
+
+def _measurement_remarks(found: Measurements) -> list[str]:
+    """Return remarks on conflict that was not measured, and on a saturated chart."""
+    lines = []
     if found.conflict is None:
         lines.append(
             "Conflict could not be measured: no two tasks had a gradient on shared= in the same step."
@@ -67,22 +206,80 @@ def remarks(found: Measurements) -> list[str]:
             f"The chart saturates at {', '.join(saturated)} (|z|/τ {max(found.abs_z_over_tau):.3f}): θ has little "
             f"effect there. Give θ a larger learning rate, or call reset() to calibrate again."
         )
-    lines += [
-        f"{task} was absent in {share:.0%} of the steps."
-        for task, share in zip(found.tasks, found.absent, strict=True)
-        if share > 0
-    ]
-    lines += [
-        f"The loss of {task} was 0 or negative in {share:.0%} of the steps, which the spread ignores: most loss-space "
-        f"methods expect positive losses."
-        for task, share in zip(found.tasks, found.nonpositive, strict=True)
-        if share > 0
-    ]
     return lines
 
 
 def _handled_by_balancer(found: Measurements) -> bool:
-    """Return whether the monitored balancer is designed for the verdict."""
-    verdict = decide(found)
-    scale = verdict == "conflict" or not SCALE_FREE.isdisjoint(found.methods)
+    """Return whether the monitored balancer is designed for the verdict, or levels the gradients by its weights."""
+    verdict, used = decide(found), set(found.methods)
+    if _losses_mislead(found) and used & DIVIDES_BY_LOSSES:
+        return False
+    suitable = SCALE_FREE if _recommends_bpgs(found) else SCALE_FREE - DIVIDES_BY_LOSSES
+    scale = verdict == "conflict" or bool(used & (suitable | FOLLOWS_NORMS)) or _levels_gradients(found)
     return scale and (verdict == "scale" or found.in_gradient_space)
+
+
+def _unsupported(found: Measurements) -> str:
+    """Return why the measurements do not support the monitored balancer; empty if they do."""
+    task, share = _largest_weight(found)
+    level = found.norm_spread_weighted is not None and found.norm_spread_weighted < SCALE_DECADES
+    if share <= DEGENERATE_SHARE or level or min(found.fallen, default=0.0) >= FALLING_DECADES:
+        return ""
+    return f"it gives {task} {share:.2%} of the weight and not all losses fall"
+
+
+def _largest_weight(found: Measurements) -> tuple[str, float]:
+    return max(zip(found.tasks, found.weights, strict=False), key=lambda pair: pair[1], default=("", 0.0))
+
+
+def _losses_differ(found: Measurements) -> bool:
+    return found.spread >= SCALE_DECADES and not _mismatched(found)
+
+
+def _gradients_differ(found: Measurements) -> bool:
+    return found.norm_spread is not None and found.norm_spread >= SCALE_DECADES
+
+
+def _mismatched(found: Measurements) -> bool:
+    """Return whether dividing by losses of different scale would make the gradients less balanced than they are."""
+    if found.spread < SCALE_DECADES or found.norm_spread is None or found.norm_spread_over_losses is None:
+        return False
+    return found.norm_spread_over_losses > found.norm_spread + MISMATCH_DECADES
+
+
+def _division_helps(found: Measurements) -> bool:
+    """Return whether dividing by the losses makes the gradients more balanced; unknown without gradients, thus true."""
+    if found.norm_spread is None or found.norm_spread_over_losses is None:
+        return True
+    return found.norm_spread_over_losses <= found.norm_spread - MISMATCH_DECADES
+
+
+def _levels_gradients(found: Measurements) -> bool:
+    if found.norm_spread is None or found.norm_spread_weighted is None:
+        return False
+    return found.norm_spread_weighted <= min(LEVEL_DECADES, found.norm_spread - LEVEL_DECADES)
+
+
+def _losses_mislead(found: Measurements) -> bool:
+    """Return whether dividing by the losses would train one task alone, or has no meaning."""
+    return bool(found.vanishing) or any(found.below_zero)
+
+
+def _recommends_bpgs(found: Measurements) -> bool:
+    return _losses_differ(found) and _division_helps(found) and not _losses_mislead(found)
+
+
+def _comparison_missing(found: Measurements) -> bool:
+    return found.one_task >= ONE_TASK_SHARE and not found.memory
+
+
+def _names(found: Measurements) -> str:
+    return f"[{', '.join(map(repr, found.tasks))}]"
+
+
+def _bpgs(found: Measurements) -> str:
+    return f"cp.BPGS({_names(found)}{', memory=True' if found.one_task >= ONE_TASK_SHARE else ''})"
+
+
+def _hybrid(found: Measurements) -> str:
+    return f"cp.CAGrad({_names(found)}, weighting={_bpgs(found)})"

@@ -37,6 +37,24 @@ class Diagnosis(Measurements):
         methods (tuple of str): Classes of the balancer and of its weighting.
         in_gradient_space (bool): Whether the balancer compares task gradients.
         gradients_requested (bool): Whether `shared=` was given.
+        below_zero (tuple of float): Share of steps in which the loss of each task was negative.
+        one_task (float): Share of steps with a single task.
+        fallen (tuple of float): Decades by which each loss fell, from the first steps to the last quarter; NaN for a
+            task with a negative loss or fewer than four losses.
+        recent_fall (tuple of float): Decades by which each loss fell from the third quarter of the steps to the last.
+        vanishing (tuple of str): Tasks whose loss fell by two decades or more, below all others, while the other losses
+            stand still. A method that divides by the losses gives them all the weight.
+        weights (tuple of float): Median share of each task in the balancer's weights, over the steps that compare at
+            least two tasks; empty without a balancer.
+        weight_decades (tuple of float): log10 of the largest over the smallest weight, in each step.
+        collapse_steps (int): Number of last steps in which the vanishing tasks had more than 0.999 of the weight; 0 if
+            there was no collapse.
+        memory (bool): Whether the balancer remembers the losses of absent tasks (`memory=True`).
+        max_ratio (float or None): The balancer's limit of the ratio between two weights.
+        norm_spread (float or None): Decades between the largest and the smallest gradient norm, median over the checks.
+        norm_spread_over_losses (float or None): The same, with each norm divided by its loss, as a method does whose
+            weights follow 1/L. If this is larger than `norm_spread`, such a method unbalances the gradients.
+        norm_spread_weighted (float or None): The same, with each norm multiplied by the balancer's weight.
 
     Example:
         >>> import counterpoise as cp
@@ -51,7 +69,7 @@ class Diagnosis(Measurements):
 
     @property
     def verdict(self) -> Verdict:
-        """What dominates: "scale", "conflict", "both" or "neither"."""
+        """What dominates: "collapse" of training to some tasks, "scale", "conflict", "both" or "neither"."""
         return decide(self)
 
     @property
@@ -75,7 +93,9 @@ class Diagnosis(Measurements):
         print_table(self, self.advice)
 
     def figure(self, path: str | os.PathLike[str]) -> None:
-        """Draw the spread of the losses and the cosines of the task gradients. Requires matplotlib.
+        """Draw the spread of losses and weights, the scale of each task, and the cosines of the task gradients.
+
+        Requires matplotlib.
 
         Args:
             path (str or os.PathLike): The file; its extension determines the format.

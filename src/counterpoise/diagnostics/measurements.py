@@ -31,6 +31,19 @@ class Measurements:
     methods: tuple[str, ...] = ()  # classes of the balancer and of its weighting; empty if losses alone were monitored
     in_gradient_space: bool = False  # whether the balancer compares task gradients
     gradients_requested: bool = False  # whether shared= was given
+    below_zero: tuple[float, ...] = ()  # share of steps in which its loss was negative
+    one_task: float = 0.0  # share of steps with a single present task
+    fallen: tuple[float, ...] = ()  # decades by which each loss fell, from the first steps to the last
+    recent_fall: tuple[float, ...] = ()  # the same, from the third quarter of the steps to the last
+    vanishing: tuple[str, ...] = ()  # tasks whose loss fell by decades while the other losses stand still
+    weights: tuple[float, ...] = ()  # median share of each task in the balancer's weights
+    weight_decades: tuple[float, ...] = ()  # in each step, log10 of the largest over the smallest weight
+    collapse_steps: int = 0  # number of last steps in which the vanishing tasks had all the weight
+    memory: bool = False  # whether the balancer remembers the losses of absent tasks
+    max_ratio: float | None = None  # the balancer's limit of the ratio between two weights
+    norm_spread: float | None = None  # decades between the largest and the smallest gradient norm
+    norm_spread_over_losses: float | None = None  # the same after dividing each norm by its loss
+    norm_spread_weighted: float | None = None  # the same after multiplying each norm by its weight
 
     @property
     def spread(self) -> float:

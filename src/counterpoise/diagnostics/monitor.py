@@ -10,11 +10,11 @@ from torch import Tensor
 
 from .. import gradients
 from ..balancer import Balancer, transient_hook
-from ..functional.bpgs import radius, statistics
+from ..functional.bpgs import radius
 from ..inputs import Losses, Slots, collect_losses, cut_nonfinite, mask_unsampled, task_names
 from ..weighting import BPGS, Weighting
-from .advice import CONFLICT_COSINE
 from .diagnosis import Diagnosis
+from .evaluation import gradient_statistics, loss_statistics, weight_statistics
 from .measurements import SATURATED, saturation_edge
 
 L = TypeVar("L", bound=Losses)
@@ -26,7 +26,7 @@ def diagnose(
     shared: Iterable[Tensor] | None = None,
     every: int = 10,
 ) -> "Monitor":
-    """Monitor a training loop to find out whether loss scales or gradient conflicts dominate.
+    """Monitor a training loop to find out whether loss scales or gradient conflicts dominate, or one task collapses.
 
     Use the result as a context manager around the loop. A few hundred steps are enough. Training is not changed.
 
@@ -34,8 +34,9 @@ def diagnose(
         balancer_or_tasks (Balancer, int, sequence of str, or mapping): A balancer, whose steps are then monitored; or
             the tasks (their number, their names, or a mapping with their names as keys), in which case you call
             `monitor(losses)` in every step.
-        shared (iterable of Tensor, optional): The parameters that all tasks share. If given, conflicts between task
-            gradients are measured too, at the cost of one backward pass per task. Default: `None`.
+        shared (iterable of Tensor, optional): The parameters that all tasks share. If given, the norms of the task
+            gradients and conflicts between them are measured too, at the cost of one backward pass per task. Default:
+            `None`.
         every (int, optional): Average number of steps between two such measurements. The intervals are random, so that
             they do not coincide with a period of the data. Default: `10`.
 
@@ -57,7 +58,7 @@ def diagnose(
 
 
 class Monitor:
-    """Collect the losses and task gradients of a training loop; `diagnosis` evaluates them.
+    """Collect the losses, weights and task gradients of a training loop; `diagnosis` evaluates them.
 
     Nothing synchronises with the device before `diagnosis` is read. `counterpoise.diagnose` creates a monitor and
     describes the arguments.
@@ -96,7 +97,9 @@ class Monitor:
         self._random = random.Random(0)
         self._next_check = 0  # the step in which gradients are compared next
         self._losses: list[Tensor] = []
+        self._weights: list[Tensor] = []  # empty without a balancer, else one entry per step
         self._grams: list[Tensor] = []
+        self._checked: list[int] = []  # the steps of the Gram matrices
         self._chart: tuple[Tensor, Tensor] | None = None
         self._undo: list[Callable[[], None]] = []
 
@@ -125,14 +128,28 @@ class Monitor:
         Returns:
             Losses: The losses, unchanged.
         """
-        values, slots, inputs = collect_losses(losses, self.tasks, (), None)
+        self._record_losses(losses, counts)
+        self._record_weights()
+        return losses
+
+    def _record_losses(self, losses: Losses, counts: Tensor | None) -> None:
+        split_fixed = getattr(self.balancer, "_split_fixed", None)
+        balanced = losses if split_fixed is None else split_fixed(losses)[0]
+        values, slots, inputs = collect_losses(balanced, self.tasks, (), None)
         if counts is not None:
             values = mask_unsampled(values, counts)
         if self._shared is not None and torch.is_grad_enabled() and len(self._losses) >= self._next_check:
             self._next_check = len(self._losses) + self._random.randint(1, 2 * self.every - 1)
             self._compare_gradients(values, slots, inputs, self._shared)
         self._losses.append(values.clone())
-        return losses
+
+    def _record_weights(self) -> None:
+        """Record the balancer's weights of the last step; NaN where a method has none, or where a step failed."""
+        missing = len(self._losses) - len(self._weights)
+        if self.balancer is None or torch.compiler.is_compiling() or not missing:
+            return
+        weights, unknown = self.balancer.weights, torch.full_like(self._losses[-1], torch.nan)
+        self._weights += [unknown] * (missing - 1) + [unknown if weights is None else weights]
 
     @property
     def diagnosis(self) -> Diagnosis:
@@ -147,29 +164,32 @@ class Monitor:
                 "monitor a compiled step: return the losses from it, and call monitor(losses)"
             )
         losses = torch.stack(self._losses).cpu().double()
-        present = torch.isfinite(losses)
-        known = torch.where(present & (losses > 0), losses, torch.nan).log10()
-        decades = torch.where(known.isnan(), -torch.inf, known).amax(-1) - known.nan_to_num(torch.inf).amin(-1)
-        decades = torch.where((~known.isnan()).sum(-1) > 1, decades, torch.nan)  # fewer than two tasks
-        _, std, _ = statistics(losses)
-        chart = None if self._chart is None else [part.cpu().double() for part in self._chart]
+        found = loss_statistics(losses, self.tasks)
         weighting = getattr(self.balancer, "weighting", None)
+        parts = [part for part in (self.balancer, weighting) if part is not None]
+        memory = any(getattr(part, "memory", False) for part in parts)
+        weights = None
+        if len(self._weights) == len(losses):
+            weights = torch.stack([part.to(self._weights[-1]) for part in self._weights]).cpu().double()
+            vanishing = [self.tasks.index(task) for task in found["vanishing"]]
+            found |= weight_statistics(weights, losses, vanishing, memory)
+        if self._grams:
+            weights = None if weights is None else weights[self._checked]
+            found |= gradient_statistics(torch.stack(self._grams).cpu().double(), losses[self._checked], weights)
+        if self._chart is not None:
+            z_over_tau, slope = (part.cpu().double() for part in self._chart)
+            found |= {"abs_z_over_tau": tuple(z_over_tau.abs().tolist()), "slope": float(slope.min())}
         return Diagnosis(
             tasks=self.tasks,
             steps=len(losses),
-            losses=_numbers(torch.where(present, losses, torch.nan).nanmedian(0).values),
-            decades=_numbers(decades),
-            std=_numbers(std[..., 0]),
-            absent=_numbers(1 - present.double().mean(0)),
-            nonpositive=_numbers((present & (losses <= 0)).double().mean(0)),
             gradients_requested=self._shared is not None,
             gradient_checks=len(self._grams),
-            abs_z_over_tau=() if chart is None else _numbers(chart[0].abs()),
-            slope=None if chart is None else float(chart[1].min()),
             saturation_edge=self._saturation_edge(),
-            methods=tuple(type(part).__name__ for part in (self.balancer, weighting) if part is not None),
+            methods=tuple(map(_method_name, parts)),
             in_gradient_space=self.balancer is not None and not isinstance(self.balancer, Weighting),
-            **self._conflict_statistics(),
+            memory=memory,
+            max_ratio=next((ratio for part in parts if (ratio := getattr(part, "max_ratio", None))), None),
+            **found,
         )
 
     def _saturation_edge(self) -> float:
@@ -179,32 +199,15 @@ class Monitor:
             return SATURATED
         return saturation_edge(radius(len(self.tasks), bpgs.anchor["margin"]))
 
-    def _conflict_statistics(self) -> dict[str, Any]:
-        if not self._grams:
-            return {}
-        gram = torch.stack(self._grams).cpu().double()
-        norms = gram.diagonal(dim1=-2, dim2=-1).sqrt()
-        cosines = gram / norms.unsqueeze(-1) / norms.unsqueeze(-2)
-        first, second = torch.triu_indices(len(self.tasks), len(self.tasks), 1)
-        pairs = cosines[:, first, second]
-        pairs = pairs[torch.isfinite(pairs)]
-        share = {"negative": 0.0, "conflict": CONFLICT_COSINE}
-        return {
-            "norms": _numbers(torch.where(torch.isfinite(norms), norms, torch.nan).nanmedian(0).values),
-            "cosines": tuple(
-                _numbers(row) for row in torch.where(torch.isfinite(cosines), cosines, torch.nan).nanmean(0)
-            ),
-            **({name: float((pairs < limit).double().mean()) for name, limit in share.items()} if len(pairs) else {}),
-        }
-
     @transient_hook
     def _before_forward(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         assert self.balancer is not None
         if self.balancer.learning and not torch.compiler.is_compiling():
-            self(args[0] if args else kwargs["losses"], counts=kwargs.get("counts"))
+            self._record_losses(args[0] if args else kwargs["losses"], kwargs.get("counts"))
 
     @transient_hook
     def _after_forward(self, *_: object) -> None:
+        self._record_weights()
         self._record_chart()
 
     def _wrap_backward(self, balancer: Balancer) -> Callable[[], None]:
@@ -213,8 +216,9 @@ class Monitor:
 
         def monitored(losses: Losses, **needs: Any) -> Tensor:
             if balancer.learning:
-                self(losses, counts=needs.get("counts"))
+                self._record_losses(losses, needs.get("counts"))
             objective = original(losses, **needs)
+            self._record_weights()
             self._record_chart()
             return objective
 
@@ -251,6 +255,7 @@ class Monitor:
             gram.diagonal()[missing] = torch.nan
             gram.diagonal().masked_fill_(~torch.isfinite(values), torch.nan)
             self._grams.append(gram)
+            self._checked.append(len(self._losses))
 
     def _record_chart(self) -> None:
         if torch.compiler.is_compiling():
@@ -267,5 +272,6 @@ def _tasks_of(balancer_or_tasks: Balancer | int | Sequence[str] | Mapping[str, A
     return task_names(list(balancer_or_tasks) if isinstance(balancer_or_tasks, Mapping) else balancer_or_tasks)
 
 
-def _numbers(values: Tensor) -> tuple[float, ...]:
-    return tuple(values.tolist())
+def _method_name(balancer: Balancer) -> str:
+    on_gradients = getattr(balancer, "statistic", "loss") == "gradient"
+    return type(balancer).__name__ + ("(statistic='gradient')" if on_gradients else "")
