@@ -43,6 +43,7 @@ NOT_LIBRARY = (
 
 pytest_plugins = ["helpers.browser"]
 
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # a pool of compilers takes longer to start than it saves
 torch.set_num_threads(1)  # one worker per core, and small tensors gain nothing from a second thread
 
 collect_ignore = ["src/counterpoise/kernels/bpgs_cuda.py"]  # imports Triton and has no doctests

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from helpers.process_group import run_ranks
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import counterpoise as cp
@@ -114,7 +114,7 @@ CASES = [
 def outcome(request: pytest.FixtureRequest) -> tuple[int, list[dict[tuple[str, str], list[Any]]]]:
     world = request.param
     with tempfile.TemporaryDirectory() as folder:
-        spawn(worker, (world, folder), nprocs=world)
+        run_ranks(worker, world, folder)
         return world, [torch.load(Path(folder) / f"{rank}.pt") for rank in range(world)]
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from helpers.process_group import run_ranks
 from helpers.trunk_and_heads import TASKS, Net
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
-from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import counterpoise as cp
@@ -248,7 +248,7 @@ def worker(rank: int, world: int, folder: str) -> None:
 def outcome(request: pytest.FixtureRequest) -> tuple[int, list[dict[Any, Any]]]:
     world = request.param
     with tempfile.TemporaryDirectory() as folder:
-        spawn(worker, (world, folder), nprocs=world)
+        run_ranks(worker, world, folder)
         return world, [torch.load(Path(folder) / f"{rank}.pt") for rank in range(world)]
 
 

@@ -6,11 +6,16 @@ the code under test.
 """
 
 from dataclasses import dataclass, replace
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import mpmath
 
 Numbers = list[Any]
+
+# Each central difference changes one θ, so that most elementary functions are evaluated at the same numbers again.
+MP = SimpleNamespace(exp=cache(mpmath.exp), log=cache(mpmath.log), sqrt=mpmath.sqrt)
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,8 @@ def precisions(theta: Numbers, losses: Numbers, options: Options, m: Any) -> Num
 
 def network_weights(theta: Numbers, losses: Numbers, options: Options, m: Any) -> Numbers:
     omega = precisions(theta, losses, options, m)
-    return [w / sum(omega) for w in omega] if options.normalise else omega
+    total = sum(omega)
+    return [w / total for w in omega] if options.normalise else omega
 
 
 def j_net(theta: Numbers, losses: Numbers, options: Options, m: Any) -> Any:
@@ -67,7 +73,7 @@ def j_unc(theta: Numbers, losses: Numbers, options: Options, m: Any) -> Any:
     return sum(m.exp(-si) * loss / 2 + si / 2 for si, loss in zip(s, losses, strict=True))
 
 
-def weights(theta: Numbers, losses: Numbers, options: Options, m: Any = mpmath) -> Numbers:
+def weights(theta: Numbers, losses: Numbers, options: Options, m: Any = MP) -> Numbers:
     """Return the derivative of the network objective with respect to the losses, with the statistics detached."""
     network = network_weights(theta, losses, options, m)
     if options.split:
@@ -75,7 +81,7 @@ def weights(theta: Numbers, losses: Numbers, options: Options, m: Any = mpmath) 
     return [w + o / 2 for w, o in zip(network, precisions(theta, losses, options, m), strict=True)]
 
 
-def objective(theta: Numbers, losses: Numbers, options: Options, m: Any = mpmath) -> Any:
+def objective(theta: Numbers, losses: Numbers, options: Options, m: Any = MP) -> Any:
     value = j_net(theta, losses, options, m)
     return value if options.split else value + j_unc(theta, losses, options, m)
 
@@ -84,8 +90,8 @@ def theta_gradient(theta: Numbers, losses: Numbers, options: Options) -> Numbers
     """Return g_θ ∇J_unc, or g_θ ∇(J_net + J_unc) without split, by central differences."""
 
     def trained(at: Numbers) -> Any:
-        value = j_unc(at, losses, options, mpmath)
-        return value if options.split else value + j_net(at, losses, options, mpmath)
+        value = j_unc(at, losses, options, MP)
+        return value if options.split else value + j_net(at, losses, options, MP)
 
     step = mpmath.mpf(10) ** -20
     gradient = []
@@ -97,7 +103,7 @@ def theta_gradient(theta: Numbers, losses: Numbers, options: Options) -> Numbers
     return gradient
 
 
-def calibrated(losses: Numbers, options: Options, m: Any = mpmath) -> Numbers:
+def calibrated(losses: Numbers, options: Options, m: Any = MP) -> Numbers:
     """Return θ after the first batch: logit((z/τ + 1)/2), with σ(θ) clamped to [1e-4, 1 − 1e-4]."""
     mu, std, logs = statistics(losses, options, m)
     radius = tau(len(losses), options, m)

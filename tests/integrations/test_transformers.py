@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 import torch
 from helpers.comparison import assert_same_state
+from helpers.process_group import run_ranks
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
 from transformers import BertConfig, BertModel, PreTrainedModel, TrainingArguments
 
 import counterpoise as cp
@@ -135,8 +135,9 @@ def test_optimizer_without_balancer_parameters_warns(tmp_path: Path) -> None:
         trainer.create_optimizer()
 
 
-def train_in_group(rank: int, folder: str) -> None:
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+def train_in_group(rank: int, world: int, folder: str, port: int) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     trainer = make_trainer(
         Path(folder), "hybrid", ddp_backend="gloo", max_steps=3, per_device_train_batch_size=2, **SGD
     )
@@ -145,12 +146,11 @@ def train_in_group(rank: int, folder: str) -> None:
     torch.save([trainer.model.state_dict(), trainer.balancer.state_dict()], Path(folder) / f"{rank}.pt")
 
 
-def test_two_processes_train_like_one_on_the_union_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_train_like_one_on_the_union_batch(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    spawn(train_in_group, (str(tmp_path),), nprocs=2)
+        port = free.getsockname()[1]
+    run_ranks(train_in_group, 2, str(tmp_path), port)
     alone = make_trainer(tmp_path, "hybrid", max_steps=3, **SGD)
     alone.train()
     assert alone.model is not None

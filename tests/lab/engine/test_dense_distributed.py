@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
+from helpers.process_group import run_ranks
 
 from counterpoise.lab.engine import Recipe, Run, recipe, spec
 from counterpoise.lab.engine.dense import DenseTrainer
@@ -40,7 +40,7 @@ def worker(rank: int, world: int, folder: str) -> None:
 
 
 def test_two_processes_agree_with_one(tmp_path: Path) -> None:
-    spawn(worker, (2, str(tmp_path)), nprocs=2)
+    run_ranks(worker, 2, str(tmp_path))
     ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     for name, method in METHODS.items():
         alone = history(method)
