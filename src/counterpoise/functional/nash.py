@@ -247,7 +247,7 @@ def _solve_weighted(parts: NormalisedGram, power: float, p: Tensor) -> tuple[Ten
     objective decreases up to the step length t with (1 − tm)^{−1/α} = 1 + m/α, where m is the largest −y_i.
     """
     cosines, inverse = parts.cosines, _inverse_or_one(parts)
-    x = _start_weighted(cosines, (inverse ** (1 - power) * p**power) ** (1 / (1 + power)), power)
+    x = _start_weighted(cosines, inverse ** ((1 - power) / (1 + power)) * p ** (power / (1 + power)), power)
     for _ in range(iteration_limit(tolerances.NEWTON_POWER_ROUNDS, cosines)):
         curvature = (x * torch.bmm(cosines, x)).sum(-2, keepdim=True)
         ray = (_target(x, inverse, power, p).sum(-2, keepdim=True) / curvature) ** (1 / (1 + power))
@@ -286,8 +286,9 @@ def _clamp_iterate(x: Tensor) -> Tensor:
 
 def _target(x: Tensor, inverse: Tensor, power: float, p: Tensor | None) -> Tensor:
     """Return w_i^{1−1/α} p_i^{1/α}, the value of x_i (Cx)_i at the solution."""
-    target = (x * inverse) ** (1 - power)
-    return target if p is None else target * p**power
+    weights = x * inverse
+    # Powers of the ratio p/w, which is of order 1 for small α, do not overflow.
+    return weights ** (1 - power) if p is None else weights * (p / weights) ** power
 
 
 def _damped_step(x: Tensor, y: Tensor, length: Tensor) -> Tensor:
