@@ -3,7 +3,7 @@
     python benchmarks/diagnostics.py
 
 Each problem is trained with plain sums at ten seeds, and the verdicts are counted. The thresholds in
-counterpoise/diagnostics/diagnosis.py separate the numbers printed here.
+counterpoise/diagnostics/advice.py separate the numbers printed here.
 """
 
 from collections.abc import Callable
@@ -58,6 +58,7 @@ def monitoring_cost() -> float:
             optimizer.step()
             if monitored and len(monitor._losses) > 1000:
                 monitor._losses.clear()
+                monitor._weights.clear()
 
         return step
 

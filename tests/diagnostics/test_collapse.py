@@ -11,7 +11,9 @@ from torch import Tensor
 import counterpoise as cp
 from counterpoise.diagnostics.evaluation import _falls, _fill_forward, _last_steps_above, weight_statistics
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # the balancers warn of the same failures
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::counterpoise.BalanceWarning"
+)  # the balancers warn of the same failures
 PAIR = ["a", "b"]
 
 

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+import counterpoise as cp
 from counterpoise.lab.diagnostic_problems import LABELLED_PROBLEMS, REGIME_PROBLEMS, diagnose_problem
 
 
@@ -38,3 +40,18 @@ def test_the_figure_of_a_diagnosis_is_not_blank(tmp_path: Path) -> None:
     pixels = np.asarray(Image.open(tmp_path / "found.png").convert("RGB")).reshape(-1, 3)
     assert len(np.unique(pixels, axis=0)) > 10
     assert [path.name for path in tmp_path.iterdir()] == ["found.png"]
+
+
+def test_the_table_and_the_figure_of_a_collapse_name_the_task(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    balancer = cp.UWO(["error", "penalty"])
+    with cp.diagnose(balancer) as monitor:
+        for step in range(60):
+            balancer(torch.tensor([5.0, 10 ** (-step / 10)], requires_grad=True))
+    monitor.diagnosis.print()
+    printed = capsys.readouterr().out
+    assert "99.98%" in printed  # the median share of the weights
+    assert "Collapse: penalty" in printed
+    monitor.diagnosis.figure(tmp_path / "collapse.svg")
+    assert "Collapse: penalty" in (tmp_path / "collapse.svg").read_text(encoding="utf-8")

@@ -29,7 +29,8 @@ def print_table(found: Measurements, advice: tuple[str, ...]) -> None:
     columns = (found.losses, found.fallen, found.absent, found.weights, found.norms, found.abs_z_over_tau)
     formats = ("{:.3g}", "{:.1f} decades", "{:.0%}", "{:.2%}", "{:.3g}", "{:.3f}")
     for i, task in enumerate(found.tasks):
-        table.add_row(task, *(f.format(c[i]) if c else "–" for f, c in zip(formats, columns, strict=True)))
+        cells = (f.format(c[i]) if c and not math.isnan(c[i]) else "–" for f, c in zip(formats, columns, strict=True))
+        table.add_row(task, *cells)
     console = Console()
     console.print(table)
     for line in advice:
