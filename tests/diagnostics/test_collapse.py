@@ -90,7 +90,8 @@ def test_degenerate_weights_without_progress_are_not_kept() -> None:
     found = monitor.diagnosis
     assert found.verdict == "scale"
     assert "keep it" not in str(found)
-    assert "it gives a 100.00% of the weight and not all losses fall" in found.advice[0]
+    assert "BPGS gives a 100.00% of the weight, and other losses stand still" in found.advice[0]
+    assert "Use BPGS" not in str(found)
 
 
 def test_vanishing_loss_without_a_balancer_never_leads_to_division_by_losses() -> None:

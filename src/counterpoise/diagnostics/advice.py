@@ -3,6 +3,7 @@
 from typing import Literal
 
 from ..registry import describe, methods
+from .evaluation import MOVED_DECADES, STILL_DECADES
 from .measurements import Measurements
 
 Verdict = Literal["collapse", "scale", "conflict", "both", "neither"]
@@ -15,7 +16,6 @@ MISMATCH_DECADES = 0.5  # smaller changes of the spread of the gradient norms ar
 LEVEL_DECADES = 1.0  # gradients are level if they are closer than this
 ONE_TASK_SHARE = 0.9
 DEGENERATE_SHARE = 0.999  # of the weights; scale alone explains it if the weighted gradients are level
-FALLING_DECADES = 0.1
 
 SCALE_FREE = {
     *("BPGS", "UWO", "EMAUWO", "GeometricMean", "FAMO", "STCH"),
@@ -84,12 +84,16 @@ def _remedy(found: Measurements) -> str:
     verdict, names = decide(found), _names(found)
     if verdict == "neither":
         return "Static weights are enough" + (", unless tasks conflict." if found.conflict is None else ".")
+    method = " with ".join(found.methods)
+    if _is_degenerate(found):
+        task, share = _largest_weight(found)
+        return (
+            f"{method} gives {task} {share:.2%} of the weight, and other losses stand still, which does not show that "
+            f"it helps. Compare it with {_alternatives(found)}."
+        )
     if _handled_by_balancer(found):
-        method = " with ".join(found.methods)
         if _comparison_missing(found):
             return f"{method} compares no losses while every batch has one task: pass memory=True."
-        if _unsupported(found):
-            return f"{method} is designed for this, but {_unsupported(found)}. Compare it with {_alternatives(found)}."
         return f"{method} is designed for this: keep it."
     if verdict == "conflict":
         return f"Use CAGrad or PCGrad: cp.CAGrad({names})."
@@ -219,13 +223,15 @@ def _handled_by_balancer(found: Measurements) -> bool:
     return scale and (verdict == "scale" or found.in_gradient_space)
 
 
-def _unsupported(found: Measurements) -> str:
-    """Return why the measurements do not support the monitored balancer; empty if they do."""
+def _is_degenerate(found: Measurements) -> bool:
+    """Return whether one task has all the weight, while other losses stand still and gradients are not level."""
     task, share = _largest_weight(found)
-    level = found.norm_spread_weighted is not None and found.norm_spread_weighted < SCALE_DECADES
-    if share <= DEGENERATE_SHARE or level or min(found.fallen, default=0.0) >= FALLING_DECADES:
-        return ""
-    return f"it gives {task} {share:.2%} of the weight and not all losses fall"
+    if share <= DEGENERATE_SHARE or "Static" in found.methods:
+        return False
+    if found.norm_spread_weighted is not None and found.norm_spread_weighted < SCALE_DECADES:
+        return False
+    falls = zip(found.tasks, found.fallen, found.recent_fall, strict=True)
+    return any(fallen < MOVED_DECADES and recent < STILL_DECADES for name, fallen, recent in falls if name != task)
 
 
 def _largest_weight(found: Measurements) -> tuple[str, float]:
@@ -266,7 +272,7 @@ def _losses_mislead(found: Measurements) -> bool:
 
 
 def _recommends_bpgs(found: Measurements) -> bool:
-    return _losses_differ(found) and _division_helps(found) and not _losses_mislead(found)
+    return _losses_differ(found) and _division_helps(found) and not _losses_mislead(found) and not _is_degenerate(found)
 
 
 def _comparison_missing(found: Measurements) -> bool:
