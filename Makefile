@@ -1,22 +1,26 @@
 PYTHON ?= python3
 BIN := .venv/bin
+# Most files stay on one worker, so that their fixtures are set up once.
+PARALLEL := -n 2 --dist worksteal
 
 .PHONY: test test-fast coverage lowest reproduce bench docs dist browser format clean
 
 test: .venv/ready  ## check format, lint and types, and run all tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2
+	@mkdir -p build
+	$(BIN)/mypy >build/mypy.log & types=$$!; \
+	$(BIN)/python -m pytest $(PARALLEL); tests=$$?; \
+	wait $$types; types=$$?; cat build/mypy.log; exit $$((tests || types))
 
 test-fast: .venv-fast/ready  ## run the tests of the library alone, without the slow ones
-	.venv-fast/bin/python -m pytest -q -n 2 --library -m "not slow"
+	.venv-fast/bin/python -m pytest -q $(PARALLEL) --library -m "not slow"
 
 coverage: .venv-fast/ready  ## measure the coverage of the library by its tests
 	.venv-fast/bin/python -m pytest -q -n 2 --dist loadfile --library --cov --cov-report=term --cov-report=xml
 
 lowest: .venv-lowest/ready  ## run the fast tests on the lowest supported torch
-	.venv-lowest/bin/python -m pytest -q -n 2 --library -m "not slow"
+	.venv-lowest/bin/python -m pytest -q $(PARALLEL) --library -m "not slow"
 
 reproduce: .venv/lab  ## run the paper's four synthetic studies: tables, claims and figures, on a CPU and without data
 	$(BIN)/counterpoise reproduce
