@@ -10,7 +10,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from math import isfinite
+from math import inf, isfinite
 from random import Random
 from typing import TYPE_CHECKING, Any, Self
 
@@ -49,7 +49,7 @@ class StepChecks:
         self._random = Random(0)
         self._warned: set[str] = set()
         self._rows: list[_RowHistory] = []
-        self._pending: tuple[int, Tensor, torch.cuda.Event] | None = None
+        self._pending: tuple[int, Sequence[int], Tensor, torch.cuda.Event] | None = None
         self._watches_optimisers = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -66,7 +66,11 @@ class StepChecks:
 
     def is_due(self) -> bool:
         """Return whether the next step is checked."""
-        return self.steps + 1 >= self.next_look and not torch.compiler.is_compiling()
+        return not torch.compiler.is_compiling() and self.steps + 1 >= self.next_look
+
+    def share_warned(self, other: "StepChecks") -> None:
+        """Do not repeat the warnings of the checks of another balancer for the same losses."""
+        self._warned = other._warned
 
     def warn(self, kind: str, message: str) -> None:
         """Issue a warning, once for each kind."""
@@ -78,24 +82,24 @@ class StepChecks:
         self.next_look = self.steps + (1 if self.steps < FIRST_STEPS else self._random.randint(*GAPS))
         self._watch_optimisers(balancer)
         if losses.device.type == "cpu":
-            self._evaluate(balancer, self.steps, losses, weights)
+            self._evaluate(balancer, self.steps, balancer._last.given, losses, weights)
         elif losses.device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
             self._look_asynchronously(balancer, losses, weights)
 
     def _look_asynchronously(self, balancer: "Balancer", losses: Tensor, weights: Tensor) -> None:
         """Evaluate the copy that an earlier step started, if it has arrived, and start the next one."""
         if self._pending is not None:
-            step, copy, arrived = self._pending
+            step, given, copy, arrived = self._pending
             if not arrived.query():
                 return
-            self._evaluate(balancer, step, *copy.unbind())
+            self._evaluate(balancer, step, given, *copy.unbind())
         both = torch.stack((losses, weights.to(losses.dtype)))
         copy = torch.empty(both.shape, dtype=both.dtype, pin_memory=True).copy_(both, non_blocking=True)
         arrived = torch.cuda.Event()
         arrived.record()
-        self._pending = self.steps, copy, arrived
+        self._pending = self.steps, balancer._last.given, copy, arrived
 
-    def _evaluate(self, balancer: "Balancer", step: int, losses: Tensor, weights: Tensor) -> None:
+    def _evaluate(self, balancer: "Balancer", step: int, given: Sequence[int], losses: Tensor, weights: Tensor) -> None:
         """Check losses and weights on the CPU, row by row for replicas."""
         if losses.dim() == 1:
             values, shares = [losses.tolist()], [weights.tolist()]
@@ -106,7 +110,7 @@ class StepChecks:
             self._rows = [_RowHistory() for _ in values]
         for history, row, row_weights in zip(self._rows, values, shares, strict=True):
             self._check_negative(balancer, row)
-            if history.is_missing(step, row):
+            if history.is_missing(step, given, row):
                 self._check_missing(balancer, step, history)
                 if losses.device.type == "cpu":
                     self.next_look = self.steps + 1  # to count consecutive steps
@@ -115,23 +119,23 @@ class StepChecks:
                 self._warn_collapse(balancer, dominant, history, row)
 
     def _check_negative(self, balancer: "Balancer", losses: Sequence[float]) -> None:
-        if balancer.requires_positive_losses and min(losses) < 0:
-            task = balancer.tasks[losses.index(min(losses))]
+        lowest = min(filter(isfinite, losses), default=0.0)  # NaN marks an absent task
+        if balancer.requires_positive_losses and lowest < 0:
+            task = balancer.tasks[losses.index(lowest)]
             self.warn(
                 "negative",
-                f"the loss of task {task!r} is negative ({min(losses):.3g}), and {type(balancer).__name__} takes "
+                f"the loss of task {task!r} is negative ({lowest:.3g}), and {type(balancer).__name__} takes "
                 f"logarithms or inverses of losses. Do not shift it above zero: pass it as fixed={{{task!r}: factor}}, "
                 f"or use cp.Static or a gradient-space method such as cp.PCGrad",
             )
 
     def _check_missing(self, balancer: "Balancer", step: int, history: "_RowHistory") -> None:
-        overdue = [slot for slot, since in history.missing_since.items() if step - since + 1 >= MISSING_STEPS]
-        if len(overdue) == len(balancer.tasks):
+        if step - history.empty_since + 1 >= MISSING_STEPS:
             message = f"no task had a finite loss in {MISSING_STEPS} consecutive training steps: nothing is trained"
             self.warn("no task", message)
             return
-        for slot in overdue:
-            if slot in balancer._last.given:
+        for slot, since in history.missing_since.items():
+            if step - since + 1 >= MISSING_STEPS:
                 self.warn(
                     f"missing {slot}",
                     f"the loss of task {balancer.tasks[slot]!r} was not finite in {MISSING_STEPS} consecutive training "
@@ -164,24 +168,26 @@ class _RowHistory:
 
     def __init__(self) -> None:
         self.first: list[float] = []  # first finite loss of each task, NaN before
-        self.missing_since: dict[int, int] = {}
+        self.missing_since: dict[int, int] = {}  # since when each given loss is not finite
+        self.empty_since: float = inf  # since when no loss is finite
         self._dominant: int | None = None
         self._since = 0
         self._recent: deque[list[float]] = deque(maxlen=6)
         self._start: list[float] = []
 
-    def is_missing(self, step: int, losses: list[float]) -> bool:
-        """Record the losses; return whether one of them is not finite."""
+    def is_missing(self, step: int, given: Sequence[int], losses: list[float]) -> bool:
+        """Record the losses; return whether a given loss, or every loss, is not finite."""
         if not self.first or not isfinite(sum(self.first)):
             known = self.first or losses
             self.first = [new if not isfinite(old) else old for old, new in zip(known, losses, strict=True)]
         if isfinite(sum(losses)):
-            if self.missing_since:
-                self.missing_since = {}
+            self.missing_since, self.empty_since = {}, inf
             return False
-        missing = [slot for slot, loss in enumerate(losses) if not isfinite(loss)]
+        missing = [slot for slot in given if not isfinite(losses[slot])]
         self.missing_since = {slot: self.missing_since.get(slot, step) for slot in missing}
-        return True
+        empty = not any(map(isfinite, losses))
+        self.empty_since = min(self.empty_since, step) if empty else inf
+        return empty or bool(missing)
 
     def dominant_task(self, step: int, losses: list[float], weights: list[float]) -> int | None:
         """Return the task to which training collapses, or None."""
@@ -196,7 +202,7 @@ class _RowHistory:
         self._recent.append(losses)
         if step - self._since < COLLAPSE_STEPS or len(self._recent) < 4:
             return None
-        if not 0 <= losses[slot] <= COLLAPSE_FALL * self.first[slot]:
+        if not 0 <= losses[slot] <= COLLAPSE_FALL * self.first[slot] or self.first[slot] == 0:
             return None
         fall = losses[slot] / self.first[slot]
         others = [other for other, loss in enumerate(losses) if other != slot and isfinite(loss)]

@@ -69,6 +69,8 @@ def importance_factors(given: PerTask | None, tasks: tuple[str, ...]) -> Tensor 
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ValueError(f"importance has the task {name!r}, expected some of {format_names(tasks)}{hint}")
         given = [given.get(task, 1.0) for task in tasks]
+    if not isinstance(given, Tensor | Sequence) or isinstance(given, str):
+        raise TypeError(f"importance must be a mapping or a sequence of numbers, got {type(given).__name__}")
     factors = [_number("importance", value) for value in (given.tolist() if isinstance(given, Tensor) else given)]
     if len(factors) != len(tasks):
         raise ValueError(f"importance has {len(factors)} numbers, expected {len(tasks)}: one for each task")
@@ -165,7 +167,10 @@ def split_fixed(losses: Losses, fixed: Mapping[str, float], order: tuple[str, ..
             if losses.dim() == 0 or losses.shape[-1] != len(order):
                 expected = f"(…, {len(order)}): one for each of {format_names(order)}"
                 raise ValueError(f"the tensor of losses has shape {tuple(losses.shape)}, expected {expected}")
+            cut_nonfinite(losses.detach(), None, (losses,))  # unbind would turn an undefined gradient into zero
             losses = losses.unbind(-1)
+        elif not isinstance(losses, Sequence) or isinstance(losses, (str, bytes)):
+            raise TypeError(f"losses must be a tensor, a mapping or a sequence of scalars, got {type(losses).__name__}")
         elif len(losses) != len(order):
             raise ValueError(f"got {len(losses)} losses, expected {len(order)}: one for each of {format_names(order)}")
         columns = dict(zip(order, losses, strict=True))

@@ -150,7 +150,8 @@ class Weighting(Balancer):
         if not inputs:
             values = distributed.to_comm_device(values, self.process_group)
         step, local = self.take_step(values, counts, learning, **needs)
-        self.record(step.weights, values, slots, learning)
+        # A task without samples is absent, though its loss is given.
+        self.record(step.weights, values, slots if counts is None else (), learning)
         if learned is None and _no_loss_has_a_graph(values, inputs, counts):
             # A leaf of zeros keeps the objective differentiable, so that the user's backward() still works.
             slots, inputs = None, (torch.zeros_like(values, requires_grad=True),)
@@ -200,7 +201,8 @@ class Weighting(Balancer):
         """
         if needs:
             raise TypeError(f"{type(self).__name__} takes no {', '.join(map(repr, needs))}")
-        mean, share = self._mean_over_ranks(values, counts, learning)
+        held = self._held is not None and self.learning  # such an evaluation changes no state
+        mean, share = self._mean_over_ranks(values, counts, learning or held)
         step = self._balance(mean, learning) if self._held is None else weighted_sum(self._held, mean)
         if self._in_closure and self._held is None:
             self._held = step.weights
@@ -296,7 +298,9 @@ class Weighting(Balancer):
         return torch.where(present, losses, recent.to(losses.dtype))
 
     def _known_weights(self) -> Tensor | None:
-        if self.recent is None or bool(torch.isnan(self.recent).any()):
+        values = self._last.values
+        all_present = values is not None and bool(torch.isfinite(values).all())
+        if self.recent is None or all_present or bool(torch.isnan(self.recent).any()):
             return self.weights
         with torch.no_grad():
             memory, self.recent = self.recent, None
