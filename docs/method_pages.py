@@ -31,6 +31,28 @@ def functions() -> str:
     )
 
 
+def importance() -> str:
+    """Return the table of what `importance` does in each method, from their attributes."""
+    effects: dict[str, list[str]] = {
+        "multiplies the weight": [],
+        "multiplies the weight; the weights then keep their sum": [],
+        "takes the place of the uniform preference of the method": [],
+        "multiplies the weight of the task's gradient in the direction": [],
+    }
+    plain, normalised, preference, rows = effects.values()
+    for name in cp.methods():
+        balancer = cp.make(name, 2)
+        if isinstance(balancer, cp.Aggregation):
+            (preference if balancer.uses_preference else rows).append(name)
+        elif isinstance(balancer, cp.Weighting):
+            (normalised if balancer.normalised else plain).append(name)
+    spaces = ("loss", "loss", "gradient", "gradient")
+    lines = ["| space | `importance` | methods |", "| --- | --- | --- |"]
+    for space, (effect, names) in zip(spaces, effects.items(), strict=True):
+        lines.append(f"| {space} | {effect} | {', '.join(f'`{name}`' for name in names)} |")
+    return "\n".join(lines)
+
+
 def _entry(method: cp.Method) -> list[str]:
     needs = ", ".join(f"`{need}`" for need in method.needs) or "only the losses"
     paper = f"[{method.paper}]({method.url})" if method.url else method.paper
