@@ -1,11 +1,22 @@
 """ConFIG: a direction whose cosines with all task gradients are equal."""
 
+from operator import mul
+
 import torch
 from torch import Tensor
 
-from ._gram import NormalisedGram, cast_weights, expand_preference, normalise_gram, preference_shares, without_autograd
+from ._gram import (
+    NormalisedGram,
+    cast_weights,
+    expand_preference,
+    normalise_gram,
+    preference_shares,
+    rounding_ridge,
+    without_autograd,
+)
 from ._masking import output_dtype, working_dtype
 from ._pseudo_inverse import solve_least_squares
+from ._small_matrices import LEAST_PIVOT_RIDGES, invert_factor, normalise_small, read_vector, solve_factored
 
 VANISHED_SHARE = 1e-8  # share of p in the range of the cosines below which rounding explains it
 
@@ -37,6 +48,9 @@ def config_weights(gram: Tensor, *, preference: Tensor | None = None) -> Tensor:
         Liu et al., ConFIG: Towards Conflict-free Training of Physics Informed Neural Networks.
         https://arxiv.org/abs/2408.11104
     """
+    single = _solve_small(gram, preference)
+    if single is not None:
+        return torch.tensor(single, dtype=output_dtype(gram))
     return cast_weights(gram, _solve(gram, preference))
 
 
@@ -102,7 +116,7 @@ def mconfig_update(
     Example:
         >>> update, momentum, square = mconfig_update(torch.tensor([3.0]), torch.zeros(1), torch.zeros(1), 1)
         >>> update
-        tensor([1.])
+        tensor([1.0000])
 
     References:
         Liu et al., ConFIG: Towards Conflict-free Training of Physics Informed Neural Networks.
@@ -132,6 +146,25 @@ def _solve(gram: Tensor, preference: Tensor | None) -> Tensor:
     share = (reached * target).sum(-2, keepdim=True)
     vanished = share <= VANISHED_SHARE * (target * target).sum(-2, keepdim=True)
     return torch.where(vanished | ~(squared_length > 0), 0.0, weights)
+
+
+def _solve_small(gram: Tensor, preference: Tensor | None) -> list[float] | None:
+    """Return the weights for a single small matrix whose gradients are clearly independent."""
+    parts = normalise_small(gram)
+    if parts is None:
+        return None
+    cosines, norms = parts
+    if preference is None and len(norms) == 2:
+        return [sum(norms) / (2 * n) for n in norms]
+    p = [1.0] * len(norms) if preference is None else read_vector(preference, len(norms))
+    if p is None or min(p) < 0 or sum(p) == 0:
+        return None
+    inverse = invert_factor(cosines, LEAST_PIVOT_RIDGES * rounding_ridge(gram))
+    if inverse is None:
+        return None
+    x = solve_factored(inverse, p)
+    factor = sum(map(mul, p, norms)) / sum(map(mul, p, x))
+    return [factor * value / n for value, n in zip(x, norms, strict=True)]
 
 
 def bisector_weights(parts: NormalisedGram) -> Tensor:

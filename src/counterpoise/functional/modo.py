@@ -1,10 +1,15 @@
 """MoDo: a stochastic projected gradient step of weights on the simplex, with two independent batches."""
 
+import math
+from operator import mul
+
 import torch
 from torch import Tensor
 
 from ._gram import can_sync, without_autograd
 from ._masking import output_dtype, working_dtype
+from ._small_matrices import project_on_simplex as project_small
+from ._small_matrices import read_matrix, read_vector
 from .sdmgrad import project_on_simplex
 
 SMALLEST_REST = 1e-12  # sum of λ over the present tasks below which they start from equal weights
@@ -43,9 +48,23 @@ def modo_weights(lam: Tensor, gram_12: Tensor, *, gamma: float = 1e-3, rho: floa
         raise ValueError(f"gamma must be positive and rho not negative, got gamma={gamma} and rho={rho}")
     if gram_12.dim() < 2 or gram_12.shape[-1] != gram_12.shape[-2]:
         raise ValueError(f"gram_12 has shape (…, T, T), got {tuple(gram_12.shape)}")
+    single = _step_small(lam, gram_12, gamma, rho)
+    if single is not None:
+        return torch.tensor(single, dtype=output_dtype(gram_12)), torch.tensor(single, dtype=lam.dtype)
     weights, new = _step(lam, gram_12, gamma, rho)
     # Inference tensors cannot be saved for a backward pass; the casts copy them.
     return weights.to(output_dtype(gram_12), copy=True), new.to(lam.dtype, copy=True)
+
+
+def _step_small(lam: Tensor, gram_12: Tensor, gamma: float, rho: float) -> list[float] | None:
+    """Return the weights for a single small matrix without absent tasks."""
+    rows = read_matrix(gram_12)
+    start = None if rows is None else read_vector(lam, len(rows))
+    if rows is None or start is None:
+        return None
+    slopes = (sum(map(mul, row, start)) + rho * x for row, x in zip(rows, start, strict=True))
+    target = [x - gamma * slope for x, slope in zip(start, slopes, strict=True)]
+    return project_small(target) if math.isfinite(sum(map(abs, target))) else None
 
 
 @without_autograd

@@ -1,11 +1,15 @@
 """PCD: the direction nearest to a primary gradient that guarantees progress to every other task."""
 
+import math
+from operator import mul
+
 import torch
 from torch import Tensor
 
 from ._complementarity import complementarity
-from ._gram import NormalisedGram, cast_weights, mean_weights, normalise_gram, without_autograd
-from ._masking import working_dtype
+from ._gram import NormalisedGram, cast_weights, mean_weights, normalise_gram, rounding_ridge, without_autograd
+from ._masking import output_dtype, working_dtype
+from ._small_matrices import LEAST_PIVOT_RIDGES, normalise_small, read_vector, solve_complementarity
 
 INFEASIBLE = 1e-2  # violation of a constraint, relative to the largest one at the primary gradient, that has no cure
 
@@ -85,7 +89,36 @@ def pcd_weights(
         raise ValueError(f"tau must be in [0, 1], got {tau}")
     if not -gram.shape[-1] <= primary < gram.shape[-1]:
         raise ValueError(f"primary must be the index of one of {gram.shape[-1]} tasks, got {primary}")
-    return cast_weights(gram, _solve(gram, squared_norms, tau, primary % gram.shape[-1], eps))
+    primary %= gram.shape[-1]
+    single = None if isinstance(tau, Tensor) else _solve_small(gram, squared_norms, tau, primary, eps)
+    if single is not None:
+        return torch.tensor(single, dtype=output_dtype(gram))
+    return cast_weights(gram, _solve(gram, squared_norms, tau, primary, eps))
+
+
+def _solve_small(gram: Tensor, squared_norms: Tensor, tau: float, primary: int, eps: float) -> list[float] | None:
+    """Return the weights for a single small matrix, if the gradients of the active constraints are independent."""
+    parts = normalise_small(gram)
+    means = None if parts is None else read_vector(squared_norms, len(parts[1]))
+    if parts is None or means is None:
+        return None
+    (cosines, norms), ridge = parts, rounding_ridge(gram)
+    lengths = [n / math.sqrt(mean + eps) for n, mean in zip(norms, means, strict=True)]
+    # See `_solve`. An offset that is not negative leaves the primary task out.
+    offset = [lengths[primary] * row[primary] - tau * n for row, n in zip(cosines, lengths, strict=True)]
+    offset[primary] = 0.0
+    matrix = [row.copy() for row in cosines]
+    for j in range(len(norms)):
+        matrix[j][primary] = matrix[primary][j] = 0.0
+    x = solve_complementarity(matrix, offset, LEAST_PIVOT_RIDGES * ridge)
+    if x is None:
+        return None
+    x[primary] = lengths[primary]
+    squared_length = sum(xi * sum(map(mul, row, x)) for row, xi in zip(cosines, x, strict=True))
+    if not squared_length > ridge * sum(x) ** 2:
+        return None
+    factor = norms[primary] / math.sqrt(squared_length)
+    return [factor * xi / n for xi, n in zip(x, norms, strict=True)]
 
 
 @without_autograd

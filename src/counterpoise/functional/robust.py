@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from ._gram import can_sync, cast_weights, without_autograd
-from ._masking import working_dtype
+from ._masking import output_dtype, working_dtype
+from ._small_matrices import read_matrix
 
 
 def krum_weights(gram: Tensor, *, byzantine: int, selected: int = 1) -> Tensor:
@@ -44,7 +45,21 @@ def krum_weights(gram: Tensor, *, byzantine: int, selected: int = 1) -> Tensor:
         raise ValueError(f"byzantine must be at least 0 and at most T − 3 for T = {tasks} tasks, got {byzantine}")
     if not 1 <= selected <= tasks:
         raise ValueError(f"selected must be between 1 and the number of tasks, {tasks}, got {selected}")
+    rows = read_matrix(gram)
+    if rows is not None:
+        return torch.tensor(_select_small(rows, byzantine, selected), dtype=output_dtype(gram))
     return cast_weights(gram, _select(gram, byzantine, selected))
+
+
+def _select_small(rows: list[list[float]], byzantine: int, selected: int) -> list[float]:
+    """Return the weights for a single small matrix without absent tasks."""
+    tasks = range(len(rows))
+    scores = []
+    for i in tasks:
+        distances = sorted(rows[i][i] + rows[j][j] - 2 * rows[i][j] for j in tasks if j != i)
+        scores.append(sum(distances[: len(rows) - byzantine - 2]))
+    chosen = sorted(tasks, key=scores.__getitem__)[:selected]
+    return [1 / selected if task in chosen else 0.0 for task in tasks]
 
 
 @without_autograd
