@@ -137,7 +137,7 @@ def test_importance_is_applied_after_max_ratio_and_absent_tasks_do_not_count() -
     balancer({"a": torch.tensor(1e-6)})
     torch.testing.assert_close(balancer.weights, torch.tensor([3e6, 0.0, 0.0]))
     for wrong in (0.5, float("nan"), -1.0):
-        with pytest.raises(ValueError, match="max_ratio is .*, expected a number that is 1 or more"):
+        with pytest.raises(ValueError, match=r"max_ratio is .*, expected a number that is 1 or more"):
             cp.BPGS(2, max_ratio=wrong)
 
 
