@@ -29,7 +29,7 @@ def defined_direction(j: Tensor, p: Tensor) -> Tensor:
     if u.norm() < 1e-9:
         return torch.zeros_like(u)
     u = u / u.norm()
-    return (j @ u).sum() * u
+    return u * (j @ u).sum()
 
 
 @pytest.mark.usefixtures("solver_mode")

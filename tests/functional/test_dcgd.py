@@ -26,7 +26,7 @@ def defined_direction(j: Tensor, residual: int, kind: f.DCGDKind) -> Tensor:
     g = r + b
     if kind == "center":
         center = r / r.norm() + b / b.norm()
-        return (center @ g) / (center @ center) * center
+        return center * ((center @ g) / (center @ center))
     if g @ r >= 0 and g @ b >= 0:
         return g
     without_r, without_b = g - (g @ r) / (r @ r) * r, g - (g @ b) / (b @ b) * b
