@@ -28,7 +28,7 @@ def defined_direction(j: Tensor, p: Tensor) -> Tensor:
     u = torch.linalg.pinv(units, rtol=1e-6) @ p
     if u.norm() < 1e-9:
         return torch.zeros_like(u)
-    u = u / u.norm()
+    u = torch.nn.functional.normalize(u, dim=0)
     return u * (j @ u).sum()
 
 

@@ -25,7 +25,7 @@ def defined_direction(j: Tensor, residual: int, kind: f.DCGDKind) -> Tensor:
     b = j.sum(0) - r
     g = r + b
     if kind == "center":
-        center = r / r.norm() + b / b.norm()
+        center = torch.nn.functional.normalize(torch.stack((r, b)), dim=1).sum(0)
         return center * ((center @ g) / (center @ center))
     if g @ r >= 0 and g @ b >= 0:
         return g
