@@ -6,11 +6,13 @@ from torch import Tensor
 from .. import distributed, gradients
 from ..balancer import Balancer
 from ..gradients import TaskGradients
+from ..inputs import format_names, has_custom_names
+from ..weighting import Weighting
 from ._step import StepContext
 
 
 class GradientStatistics(Balancer):
-    """A balancer with the functions of task gradients that the methods use."""
+    """A balancer with the checks and the functions of task gradients that the methods use."""
 
     def _gram(self, grads: TaskGradients, context: StepContext) -> Tensor:
         """Return the unscaled Gram matrix of all T tasks, with NaN on the diagonal for absent tasks."""
@@ -69,3 +71,21 @@ class GradientStatistics(Balancer):
     def _invalid_weight(context: StepContext) -> Tensor | float:
         """Return the weight for non-finite gradients: NaN, which a scaler detects; 0 if the scale itself is 0."""
         return torch.nan if context.scale is None else torch.where(context.scale == 0, 0.0, torch.nan)
+
+    def _state_device(self) -> torch.device | None:
+        """Return the device of the balancer's state; None for a method without state."""
+        for name, tensor in (*self.named_parameters(), *self.named_buffers()):
+            if not name.endswith("importance"):
+                return tensor.device
+        return None
+
+    def _check_weighting(self, weighting: Weighting) -> None:
+        if not isinstance(weighting, Weighting):
+            raise TypeError(f"weighting must be a loss-space balancer, got {type(weighting).__name__}")
+        if weighting.fixed:
+            raise ValueError(f"weighting has fixed losses: pass fixed= to {type(self).__name__} instead")
+        if weighting.shape != self.shape:
+            raise ValueError(f"weighting balances losses of shape {weighting.shape}, expected {self.shape}")
+        if has_custom_names(weighting.tasks) and has_custom_names(self.tasks) and weighting.tasks != self.tasks:
+            expected = f"{format_names(self.tasks)}, in this order"
+            raise ValueError(f"weighting balances {format_names(weighting.tasks)}, expected {expected}")

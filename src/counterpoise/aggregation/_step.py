@@ -1,15 +1,12 @@
-"""Data of one gradient-space step: the weighted losses and the start of the task backward passes."""
+"""Data of one gradient-space step: the weighted losses and the start of the backward passes."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from ..functional import Step
-from ..functional._gram import can_sync
 from ..gradients import TaskRoot
-from ..inputs import Losses, Slots, cut_nonfinite
+from ..inputs import Losses, Slots
 
 
 class StepContext(NamedTuple):
@@ -47,30 +44,3 @@ class PreparedStep(NamedTuple):
     roots: list[TaskRoot]  # start of each task's backward pass
     context: StepContext
     fixed: list[TaskRoot]  # start of the backward pass of the fixed losses
-
-
-def task_roots(values: Tensor, slots: Slots, inputs: Sequence[Tensor], flow: Tensor) -> list[TaskRoot]:
-    """Return the start of the backward pass of each task that is present.
-
-    Args:
-        values: the detached losses, (…, T).
-        slots: the task of each input; None if one input holds all tasks.
-        inputs: the losses as the user passed them.
-        flow: the gradient with respect to each loss, (…, T): its weight times the scale.
-    """
-    absent: Sequence[int] = ()
-    if values.dim() == 1 and can_sync(values):
-        absent = [slot for slot, finite in enumerate(torch.isfinite(values).tolist()) if not finite]
-    if slots is not None:
-        columns = flow.unbind(-1)
-        return [
-            TaskRoot(slot, loss, columns[slot].to(loss.dtype))
-            for slot, loss in zip(slots, inputs, strict=True)
-            if slot not in absent and loss.requires_grad
-        ]
-    (losses,) = inputs
-    cut_nonfinite(values, slots, (losses,))
-    if not losses.requires_grad:
-        return []
-    rows = torch.diag_embed(flow).to(losses.dtype).unbind(-2)
-    return [TaskRoot(slot, losses, row) for slot, row in enumerate(rows) if slot not in absent]

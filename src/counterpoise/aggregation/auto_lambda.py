@@ -14,12 +14,11 @@ from .._state.adam import InternalAdam
 from .._state.float32 import state_dtype
 from ..distributed import ProcessGroup
 from ..functional._gram import can_sync
-from ..gradients import FactorScaler, GradientList, Passes
+from ..gradients import ComparisonTargets, FactorScaler, GradientList, Passes
 from ..inputs import Losses, PerTask, check_differentiable, collect_losses, mask_unsampled
 from ..registry import register
 from ..weighting import Weighting
-from ._ranks import fill_and_average
-from ._step import StepContext, task_roots
+from ._step import StepContext
 from .base import Aggregation, Heads, Ranks
 
 Closure = Callable[[], Losses]
@@ -177,11 +176,11 @@ class AutoLambda(Aggregation):
         if any(gradients.is_sharded(target) for target in targets):
             raise ValueError("AutoLambda does not support sharded parameters (FSDP)")
         with torch.autocast(targets[0].device.type, enabled=False):
-            step, roots, context, fixed = self._prepare(losses, counts, scaler, targets[0], **needs)
+            step, roots, context, fixed = self._prepare(losses, counts, scaler, ComparisonTargets(targets, ()), **needs)
             self._accumulate_weighting_gradient(step, context)
             row = gradients.sum_gradients([*roots, *fixed], targets, retain_graph)
             if self._combines_ranks():
-                row = fill_and_average(row, targets, self.process_group)
+                row = gradients.fill_and_average(row, targets, self.process_group)
             if context.learning:
                 unscaled: GradientList = [None if g is None else g * context.inverse_scale for g in row]
                 self._update_weights(targets, unscaled, counts, validation, training)
@@ -203,7 +202,7 @@ class AutoLambda(Aggregation):
         with _moved(targets, row, -self.virtual_lr):
             ahead = self._validation_gradient(validation(), targets, combine)
         if combine:
-            ahead = fill_and_average(ahead, targets, self.process_group)
+            ahead = gradients.fill_and_average(ahead, targets, self.process_group)
         ahead, finite_ahead = _zero_if_not_finite(ahead)
         given = [g for g in ahead if g is not None]
         if not given:
@@ -236,7 +235,7 @@ class AutoLambda(Aggregation):
         flow = (primary & torch.isfinite(values)).to(values.dtype)
         if combine:
             flow = flow * distributed.average_losses(values, None, self.process_group)[1]
-        roots = [root for root in task_roots(values, slots, inputs, flow) if root.loss.requires_grad]
+        roots = [root for root in gradients.task_roots(values, slots, inputs, flow) if root.loss.requires_grad]
         if not roots:
             return [None] * len(targets)
         outputs, flows = [root.loss for root in roots], [root.grad for root in roots]

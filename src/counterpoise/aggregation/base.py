@@ -3,7 +3,7 @@
 One call of `backward` has four steps:
 
 1. `_prepare` checks the losses, runs the loss-space weighting, and returns where the task backward passes start.
-2. `BackwardPasses` computes one gradient per task; `_ranks` averages them in a process group.
+2. `BackwardPasses` computes one gradient per task; `gradients.ranks` averages them in a process group.
 3. `aggregate` builds the Gram matrix, calls the method's own `solve`, and combines the gradients to one direction.
 4. `accumulate` adds the direction to `.grad` of the shared parameters, and the gradients of the heads to theirs.
 """
@@ -29,14 +29,12 @@ from ..inputs import (
     check_differentiable,
     check_values,
     collect_losses,
-    format_names,
     has_custom_names,
     mask_unsampled,
 )
 from ..weighting import Weighting
-from ._ranks import add_missing_roots, average_over_ranks, fill_and_average
 from ._statistics import GradientStatistics
-from ._step import PreparedStep, StepContext, WeighedLosses, task_roots
+from ._step import PreparedStep, StepContext, WeighedLosses
 
 Heads = Literal["own", "aggregated"]
 Ranks = Literal["exact", "local"]
@@ -122,7 +120,10 @@ class Aggregation(GradientStatistics):
             self._check_weighting(weighting)
             if weighting.process_group is None:
                 weighting.process_group = self.process_group
-            weighting.memory = weighting.memory or memory
+            if memory and not weighting.memory:
+                weighting.memory = True
+            if not has_custom_names(weighting.tasks):
+                weighting.tasks = weighting._order = self.tasks  # for its warnings and errors
         elif memory:
             name = type(self).__name__
             self._checks.warn(
@@ -207,7 +208,7 @@ class Aggregation(GradientStatistics):
         """
         targets = ComparisonTargets.of(shared, features, type(self).__name__)
         with torch.autocast(targets.targets[0].device.type, enabled=False):
-            step, roots, context, fixed = self._prepare(losses, counts, scaler, targets.targets[0], **needs)
+            step, roots, context, fixed = self._prepare(losses, counts, scaler, targets, **needs)
             self._accumulate_weighting_gradient(step, context)
             weights: Tensor | None = torch.ones_like(step.weights)
             if not self.needs_task_gradients(context):
@@ -240,9 +241,10 @@ class Aggregation(GradientStatistics):
         targets = ComparisonTargets.of(shared, features, type(self).__name__)
         own = {name: needs.pop(name) for name in self.backward_arguments if name in needs}
         with torch.autocast(targets.targets[0].device.type, enabled=False):
-            weighed = self._weigh(losses, counts, targets.targets[0], **needs)
+            weighed = self._weigh(losses, counts, None, targets, **needs)
+        objective = weighed.step.objective
         return gradients.defer_backward(
-            weighed.step.objective,
+            objective.sum() if self.batch_shape else objective,
             lambda scaler, retain: self.backward(
                 weighed,  # type: ignore[arg-type]
                 shared=shared,
@@ -274,27 +276,29 @@ class Aggregation(GradientStatistics):
         losses: Losses | WeighedLosses,
         counts: Tensor | None,
         scaler: GradScaler | FactorScaler | None,
-        target: Tensor,
+        targets: ComparisonTargets,
         **needs: Any,
     ) -> PreparedStep:
         """Weight the losses, unless `loss` has done so, and return where the backward passes start."""
-        weighed = losses if isinstance(losses, WeighedLosses) else self._weigh(losses, counts, target, **needs)
+        scale = None if scaler is None else scaler.scale(torch.ones((), device=targets.targets[0].device))
+        weighed = losses if isinstance(losses, WeighedLosses) else self._weigh(losses, counts, scale, targets, **needs)
         step, values = weighed.step, weighed.values
-        scale = None if scaler is None else scaler.scale(torch.ones((), device=values.device))
         known = values if self.ranks == "local" else weighed.mean
         present = (step.weights != 0) & torch.isfinite(known)
         context = StepContext(weighed.mean, step.weights, present, scale, weighed.learning)
         flow = weighed.local.weights
         if not self.needs_task_gradients(context):
             flow, step = self._times_importance(flow), step._replace(weights=self._times_importance(step.weights))
-        roots = task_roots(values, weighed.slots, weighed.inputs, flow if scale is None else flow * scale)
-        factor = torch.ones(self.batch_shape, device=values.device) * (1.0 if scale is None else scale)
-        fixed = [TaskRoot(-1, term, factor.to(term)) for term in weighed.fixed if term.requires_grad]
+        roots = gradients.task_roots(values, weighed.slots, weighed.inputs, flow if scale is None else flow * scale)
+        terms = [term for term in weighed.fixed if term.requires_grad]
+        fixed = [TaskRoot(-1, term, torch.ones_like(term) * (1.0 if scale is None else scale)) for term in terms]
         return PreparedStep(step, roots, context, fixed)
 
-    def _weigh(self, losses: Losses, counts: Tensor | None, target: Tensor, **needs: Any) -> WeighedLosses:
-        """Weight the losses. Without any loss, `target` determines the device and the precision of the results."""
-        learning, device = self.learning, self._state_device()
+    def _weigh(
+        self, losses: Losses, counts: Tensor | None, scale: Tensor | None, targets: ComparisonTargets, **needs: Any
+    ) -> WeighedLosses:
+        """Weight the losses. Without any loss, the targets determine the device and the precision of the results."""
+        learning, device, target = self.learning, self._state_device(), targets.targets[0]
         balanced, fixed = self._split_fixed(losses)
         values, slots, inputs = collect_losses(balanced, self.tasks, self.batch_shape, device, target.dtype)
         if not inputs and device is None:
@@ -305,8 +309,11 @@ class Aggregation(GradientStatistics):
         if counts is not None:
             values = mask_unsampled(values, counts)
         check_differentiable(values, slots, inputs, self.tasks)
+        if self.weighting is not None and self.weighting.measures_gradients:
+            needs = self.weighting.measure(values, slots, inputs, targets, counts, scale, learning, **needs)
         step, local, mean = self._loss_space_step(values, counts, learning, **needs)
-        self.record(step.weights, values, slots, learning)
+        # A task without samples is absent, though its loss is given.
+        self.record(step.weights, values, slots if counts is None else (), learning)
         multipliers = self.multipliers(mean, learning)
         if multipliers is not None:
             step, local = (s._replace(weights=s.weights * multipliers.to(s.weights.dtype)) for s in (step, local))
@@ -315,9 +322,10 @@ class Aggregation(GradientStatistics):
         return WeighedLosses(losses, step, local, values, slots, inputs, mean, fixed, learning)
 
     def record(self, weights: Tensor, values: Tensor, slots: Slots, learning: bool) -> None:
-        super().record(weights, values, slots, learning)
         if self.weighting is not None:
             self.weighting.record(weights, values, slots, learning)
+            self._checks.share_warned(self.weighting._checks)
+        super().record(weights, values, slots, learning)
 
     def _loss_space_step(
         self, values: Tensor, counts: Tensor | None, learning: bool, **needs: Any
@@ -353,10 +361,10 @@ class Aggregation(GradientStatistics):
         """Compute and aggregate task gradients, accumulate the results, and return the weights."""
         if targets.sharded:
             self._check_sharding(roots)
-            roots = add_missing_roots(roots, len(self.tasks))
+            roots = gradients.add_missing_roots(roots, len(self.tasks))
         grads = self._backward.compute(roots, targets, keep, self.passes, heads=self.heads == "aggregated")
         if self._combines_ranks():
-            grads = average_over_ranks(grads, targets, len(self.tasks), self.process_group)
+            grads = gradients.average_over_ranks(grads, targets, len(self.tasks), self.process_group)
         with torch.no_grad():
             weights, direction = self.aggregate(grads, context)
             if grads.leaves and grads.other_rows:
@@ -377,32 +385,14 @@ class Aggregation(GradientStatistics):
         elif not targets.at_features:
             row = gradients.sum_gradients(roots, targets.targets, keep)
             if self._combines_ranks():
-                row = fill_and_average(row, targets.targets, self.process_group)
+                row = gradients.fill_and_average(row, targets.targets, self.process_group)
             gradients.accumulate(targets.targets, row)
 
     def _combines_ranks(self) -> bool:
         """Return whether task gradients are averaged over ranks in this step."""
         return self.ranks == "exact" and self.learning and distributed.is_active(self.process_group)
 
-    def _state_device(self) -> torch.device | None:
-        """Return the device of the balancer's state; None for a method without state."""
-        for name, tensor in (*self.named_parameters(), *self.named_buffers()):
-            if not name.endswith("importance"):
-                return tensor.device
-        return None
-
     # Checks.
-
-    def _check_weighting(self, weighting: Weighting) -> None:
-        if not isinstance(weighting, Weighting):
-            raise TypeError(f"weighting must be a loss-space balancer, got {type(weighting).__name__}")
-        if weighting.fixed:
-            raise ValueError(f"weighting has fixed losses: pass fixed= to {type(self).__name__} instead")
-        if weighting.shape != self.shape:
-            raise ValueError(f"weighting balances losses of shape {weighting.shape}, expected {self.shape}")
-        if has_custom_names(weighting.tasks) and has_custom_names(self.tasks) and weighting.tasks != self.tasks:
-            expected = f"{format_names(self.tasks)}, in this order"
-            raise ValueError(f"weighting balances {format_names(weighting.tasks)}, expected {expected}")
 
     def _check_sharding(self, roots: Sequence[TaskRoot]) -> None:
         if not self.supports_sharding:

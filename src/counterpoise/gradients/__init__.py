@@ -8,7 +8,9 @@ from .combination import accumulate, cast_like, combine
 from .deferred import FactorScaler, defer_backward
 from .gram import gram_matrix, scatter_gram, select_weights, squared_norms
 from .passes import BackwardPasses, ComparisonTargets, Passes, shared_parameters
+from .ranks import add_missing_roots, average_over_ranks, fill_and_average
 from .retained import check_retained, is_checkpoint_error, retain_compiled_graphs
+from .roots import task_roots
 from .sharding import is_sharded, local_part
 from .task_gradients import sum_gradients
 from .types import GradientList, TaskGradients, TaskRoot
@@ -22,10 +24,13 @@ __all__ = [
     "TaskGradients",
     "TaskRoot",
     "accumulate",
+    "add_missing_roots",
+    "average_over_ranks",
     "cast_like",
     "check_retained",
     "combine",
     "defer_backward",
+    "fill_and_average",
     "gram_matrix",
     "is_checkpoint_error",
     "is_sharded",
@@ -36,4 +41,5 @@ __all__ = [
     "shared_parameters",
     "squared_norms",
     "sum_gradients",
+    "task_roots",
 ]

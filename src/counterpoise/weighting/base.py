@@ -23,7 +23,9 @@ from .._state.float32 import state_dtype
 from ..balancer import Balancer
 from ..distributed import ProcessGroup
 from ..functional import Step, limit_ratio, rescale_to_sum, weighted_sum
+from ..gradients import ComparisonTargets, TaskGradients
 from ..inputs import Losses, PerTask, Slots, check_values, collect_losses, cut_nonfinite, mask_unsampled
+from ._gradients import Schedule, measure_gradients
 from ._objective import Objective
 
 R = TypeVar("R")
@@ -67,9 +69,11 @@ class Weighting(Balancer):
 
     linear: ClassVar[bool] = True  # whether the objective is linear in the losses for fixed weights
     requires_positive_losses: bool = True
+    measures_gradients: bool = False  # whether `renew` is called with task gradients, as `schedule` says
     constant_value: bool = False  # whether the value of the objective does not depend on the losses
     adaptive: ClassVar[bool] = True  # whether the weights change during training
     recent: Tensor | None
+    schedule: Schedule
 
     def __init__(
         self,
@@ -136,7 +140,7 @@ class Weighting(Balancer):
             losses (tensor, mapping or sequence of tensors): The losses of the batch.
             counts (Tensor, optional): Number of samples of each loss, (…, T). A task without samples is absent, and
                 ranks are averaged in proportion to their counts. Default: `None`.
-            needs: Further inputs of a method, such as `kpis` for DTP.
+            needs: Further inputs of a method, such as `kpis` for DTP, or `shared` for gradient norms.
         """
         learned, learning = self.learned, self.learning and self._held is None
         losses, fixed = self._split_fixed(losses)
@@ -149,6 +153,8 @@ class Weighting(Balancer):
             values = mask_unsampled(values, counts)
         if not inputs:
             values = distributed.to_comm_device(values, self.process_group)
+        if self.measures_gradients:
+            needs = self._measure_call(values, slots, inputs, counts, learning, **needs)
         step, local = self.take_step(values, counts, learning, **needs)
         # A task without samples is absent, though its loss is given.
         self.record(step.weights, values, slots if counts is None else (), learning)
@@ -175,7 +181,8 @@ class Weighting(Balancer):
         retain_graph: bool = False,
         **needs: Any,
     ) -> Tensor:
-        del shared, features  # used by gradient-space methods only
+        if self.measures_gradients:
+            needs |= {"shared": shared, "features": features, "scaler": scaler}
         objective: Tensor = self(losses, **needs)
         total = objective.sum()
         (total if scaler is None else scaler.scale(total)).backward(retain_graph=retain_graph)
@@ -189,9 +196,52 @@ class Weighting(Balancer):
         features: Tensor | Sequence[Tensor] | None = None,
         **needs: Any,
     ) -> Tensor:
-        del shared, features  # used by gradient-space methods only
+        if self.measures_gradients:
+            needs |= {"shared": shared, "features": features}
         objective: Tensor = self(losses, **needs)
         return objective.sum() if self.batch_shape else objective
+
+    def renew(self, grads: TaskGradients) -> None:
+        """Update the state from the gradients of the unweighted losses; called in the steps that `schedule` selects."""
+        raise NotImplementedError(f"{type(self).__name__} must define renew")
+
+    def measure(
+        self,
+        values: Tensor,
+        slots: Slots,
+        inputs: Sequence[Tensor],
+        place: ComparisonTargets,
+        counts: Tensor | None,
+        scale: Tensor | None,
+        learning: bool,
+        **needs: Any,
+    ) -> dict[str, Any]:
+        """Compute task gradients if they are due, and pass them to `renew`. Return the inputs of `take_step`."""
+        if learning and self.schedule.is_due():
+            grads = measure_gradients(values, slots, inputs, place, counts, scale, self.process_group)
+            with torch.no_grad():
+                self.renew(grads)
+        return needs
+
+    def _measure_call(
+        self,
+        values: Tensor,
+        slots: Slots,
+        inputs: Sequence[Tensor],
+        counts: Tensor | None,
+        learning: bool,
+        *,
+        shared: Iterable[Tensor] | None = None,
+        features: Tensor | Sequence[Tensor] | None = None,
+        scaler: GradScaler | None = None,
+        **needs: Any,
+    ) -> dict[str, Any]:
+        """Call `measure` with the arguments of `forward`, which need shared= or features= in training steps only."""
+        if not learning:
+            return needs
+        place = ComparisonTargets.of(shared, features, type(self).__name__)
+        scale = None if scaler is None else scaler.scale(torch.ones((), device=values.device))
+        return self.measure(values, slots, inputs, place, counts, scale, learning, **needs)
 
     def take_step(self, values: Tensor, counts: Tensor | None, learning: bool, **needs: Any) -> tuple[Step, Step]:
         """Return the step on the losses of all ranks, and the step with weights for the losses of this rank.
@@ -313,6 +363,8 @@ class Weighting(Balancer):
         super().reset()
         if self.recent is not None:
             self.recent.fill_(torch.nan)
+        if self.measures_gradients:
+            self.schedule.steps = 0
 
     def _mean_over_ranks(self, values: Tensor, counts: Tensor | None, learning: bool) -> tuple[Tensor, Tensor | None]:
         """Return the mean losses over ranks and this rank's share; without a process group, the losses and None."""

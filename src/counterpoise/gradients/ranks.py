@@ -7,7 +7,9 @@ from torch import Tensor
 
 from .. import distributed
 from ..distributed import ProcessGroup
-from ..gradients import ComparisonTargets, GradientList, TaskGradients, TaskRoot, is_sharded
+from .passes import ComparisonTargets
+from .sharding import is_sharded
+from .types import GradientList, TaskGradients, TaskRoot
 
 
 def add_missing_roots(roots: Sequence[TaskRoot], tasks: int) -> list[TaskRoot]:

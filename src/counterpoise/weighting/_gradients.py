@@ -1,0 +1,88 @@
+"""Sizes of the task gradients, for weightings that are computed from them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import distributed, gradients
+from ..distributed import ProcessGroup
+from ..gradients import ComparisonTargets, GradientList, TaskGradients
+from ..inputs import Slots
+
+
+class Schedule(nn.Module):
+    """Count the training steps; measurements are due in the first one and in every `every`-th after it."""
+
+    def __init__(self, every: int) -> None:
+        super().__init__()
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise ValueError(f"every is {every!r}, expected a number of steps, 1 or more")
+        self.every = every
+        self.steps = 0
+
+    def is_due(self) -> bool:
+        """Count a step, and return whether a measurement is due in it."""
+        due = self.steps % self.every == 0
+        self.steps += 1
+        return due
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"steps": self.steps}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.steps = int(state["steps"])
+
+
+def measure_gradients(
+    values: Tensor,
+    slots: Slots,
+    inputs: Sequence[Tensor],
+    place: ComparisonTargets,
+    counts: Tensor | None,
+    scale: Tensor | None,
+    group: ProcessGroup | None,
+) -> TaskGradients:
+    """Return the gradients of the losses, averaged over ranks. The graph is kept.
+
+    Args:
+        values: the detached losses, (…, T).
+        slots: the task of each input; None if one input holds all tasks.
+        inputs: the losses as the user passed them.
+        place: the tensors with respect to which gradients are computed.
+        counts: number of samples of each loss.
+        scale: factor of a GradScaler, applied during the backward passes and removed from the results.
+        group: the process group.
+    """
+    if place.sharded:
+        raise ValueError("gradient norms of sharded parameters (FSDP) are not supported: pass features= instead")
+    flow, distributes = torch.ones_like(values), distributed.is_active(group)
+    if distributes:
+        flow = distributed.average_losses(values, counts, group)[1].to(flow)
+    roots = gradients.task_roots(values, slots, inputs, flow if scale is None else flow * scale)
+    targets = list(place.targets)
+    rows: list[GradientList] = [
+        [*torch.autograd.grad(root.loss, targets, root.grad, retain_graph=True, allow_unused=True)] for root in roots
+    ]
+    if scale is not None:
+        rows = [[None if grad is None else grad / scale for grad in row] for row in rows]
+    grads = TaskGradients(targets, tuple(root.slot for root in roots), rows, [[] for _ in rows], [])
+    return gradients.average_over_ranks(grads, place, values.shape[-1], group) if distributes else grads
+
+
+def gradient_norms(grads: TaskGradients, shape: tuple[int, ...], group: ProcessGroup | None) -> Tensor | None:
+    """Return the norm of each task's gradient, (…, T), NaN for a task without one; None without any gradient."""
+    if not any(grad is not None for row in grads.rows for grad in row):
+        return None
+    squares = gradients.squared_norms(grads.rows, len(shape) - 1)
+    if grads.partial is not None:
+        squares = distributed.sum_over_ranks(squares, group) * grads.partial
+    return scatter(squares.sqrt(), grads.slots, shape[-1])
+
+
+def scatter(columns: Tensor, slots: Sequence[int], tasks: int) -> Tensor:
+    """Return the columns of (…, n) at the positions of their tasks in (…, T), NaN for other tasks."""
+    by_slot = dict(zip(slots, columns.unbind(-1), strict=True))
+    missing = torch.full_like(columns[..., 0], torch.nan)
+    return torch.stack([by_slot.get(slot, missing) for slot in range(tasks)], -1)
