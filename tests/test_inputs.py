@@ -136,7 +136,7 @@ def test_absent_task_has_weight_zero(name: str, how: str) -> None:
     assert balancer.weights is not None
     assert torch.isfinite(value)
     assert balancer.weights[1] == 0
-    assert (balancer.weights[[0, 2]] > 0).all()
+    assert (balancer.weights[[0, 2]] > 0).all() or name == "pbi"  # PBI has negative weights below its ray
     assert first.grad == balancer.weights[0]
     assert third.grad == balancer.weights[2]
     assert absent.grad is None or absent.grad == 0
@@ -181,7 +181,9 @@ def test_task_is_calibrated_when_it_first_appears(compose: bool) -> None:
     assert torch.equal(step(9.0, 9.0, 1.0), after)
 
 
-@pytest.mark.parametrize("name", ["bpgs", "kendall-l1", "uw-so", "ema-uw-o", "rlw", "gls"])
+@pytest.mark.parametrize(
+    "name", ["bpgs", "kendall-l1", "uw-so", "ema-uw-o", "rlw", "gls", "softadapt", "cov-weighting"]
+)
 def test_single_present_task_of_a_normalised_method_has_weight_one(name: str) -> None:
     balancer = cp.make(name, NAMES)
     balancer({"depth": torch.tensor(7.0, requires_grad=True)}).backward()
@@ -208,7 +210,7 @@ def test_no_present_task_gives_a_differentiable_zero(name: str, how: str) -> Non
     for parameter in [*layer.parameters(), *balancer.parameters()]:
         assert parameter.grad is None or (parameter.grad == 0).all()
     for key, old in before.items():
-        if key != "counter":  # RLW still draws
+        if key != "counter":  # RLW and ReLoBRaLo still draw
             torch.testing.assert_close(balancer.state_dict()[key], old, rtol=0, atol=0, equal_nan=True)
 
 

@@ -71,8 +71,8 @@ def test_autocast_does_not_change_the_objective() -> None:
 REPLICAS = 120
 
 
-def replica_options(name: str) -> dict[str, Any]:
-    return {"seed": 5} if name == "rlw" else {}
+def seed_option(name: str, seed: int) -> dict[str, Any]:
+    return {"seed": seed} if name in ("rlw", "relobralo") else {}
 
 
 @pytest.mark.slow
@@ -80,8 +80,8 @@ def replica_options(name: str) -> dict[str, Any]:
 def test_stacked_replicas_equal_separate_balancers(name: str) -> None:
     """120 replicas with losses (120, T) have the values, weights and gradients of 120 balancers, over several steps."""
     method, tasks, rounds = cp.describe(name), 3, 6
-    stacked = cp.make(name, tasks, batch_shape=(REPLICAS,), **replica_options(name)).double()
-    single = [cp.make(name, tasks, **({"seed": 5 + i} if name == "rlw" else {})).double() for i in range(REPLICAS)]
+    stacked = cp.make(name, tasks, batch_shape=(REPLICAS,), **seed_option(name, 5)).double()
+    single = [cp.make(name, tasks, **seed_option(name, 5 + i)).double() for i in range(REPLICAS)]
     generator = torch.Generator().manual_seed(1)
     for count in range(rounds):
         losses = 10 ** torch.randn(REPLICAS, tasks, generator=generator, dtype=torch.float64)

@@ -62,7 +62,7 @@ def pbi(losses: Tensor, preference: Tensor, *, theta: float = 5.0, reference: Te
 
     Returns:
         Step: The objective and its derivative with respect to each loss. 1e-12 is added to d₂² under the root, so that
-        the derivative is finite on the ray.
+        the derivative is finite on the ray. The objective is 0 if no task is present.
 
     Example:
         >>> step = pbi(torch.tensor([3.0, 4.0]), torch.tensor([1.0, 0.0]))
@@ -85,7 +85,7 @@ def pbi(losses: Tensor, preference: Tensor, *, theta: float = 5.0, reference: Te
     on_ray = square <= DISTANCE_ROUNDING**2 * x.square().sum(-1, keepdim=True)
     off = torch.where(on_ray, 0.0, off)
     distance = (torch.where(on_ray, 0.0, square) + DISTANCE_SMOOTHING).sqrt()
-    objective = (along + theta * distance).squeeze(-1)
+    objective = (along + theta * distance).squeeze(-1) * present.any(-1)
     return _clamped_step(losses, objective, direction + theta * off / distance)
 
 
