@@ -13,21 +13,9 @@ from .base import BPGS, BPGS_RAW, BPGS_RAW_LABEL, KENDALL, KENDALL_L1, PCGRAD, U
 RATES = (1e-3, 3e-3, 1e-2)
 
 RECORDED = (
-    *(
-        "aligned-mtl",
-        "bpgs",
-        "cagrad",
-        "db-mtl",
-        "dwa",
-        "ema-uw-o",
-        "excess-mtl",
-        "fairgrad",
-        "famo",
-        "gls",
-        "graddrop",
-    ),
-    *("gradnorm", "gradnorm-proxy", "gradvac", "imtl", "imtl-g", "imtl-l", "kendall", "kendall-l1", "mgda", "moco"),
-    *("nash-mtl", "pcgrad", "rlw", "sdmgrad", "static", "stch", "upgrad", "uw-o", "uw-so"),
+    *("aligned-mtl", "bpgs", "cagrad", "db-mtl", "dwa", "ema-uw-o", "excess-mtl", "fairgrad", "famo", "gls"),
+    *("graddrop", "gradnorm", "gradnorm-proxy", "gradvac", "imtl", "imtl-g", "imtl-l", "kendall", "kendall-l1", "mgda"),
+    *("moco", "nash-mtl", "pcgrad", "rlw", "sdmgrad", "static", "stch", "upgrad", "uw-o", "uw-so"),
 )
 """Methods with recorded runs (results/beyond), in alphabetical order. Add a method together with its runs.
 
