@@ -2,7 +2,7 @@
 
     python examples/detector.py
 
-The wrapper keeps the balancer out of the module tree. The library then clips, averages and decays the detector alone.
+The balancer is not a submodule. The library then clips, averages and decays the detector alone.
 """
 
 import torch
@@ -24,10 +24,8 @@ class Trainer:
 
     def fit(self, batches: list[Batch]) -> None:
         for images, classes, boxes in batches:
-            loss = sum(self.model(images, classes, boxes).values())
-            assert isinstance(loss, Tensor)
             self.optimizer.zero_grad()
-            loss.backward()
+            torch.stack(list(self.model(images, classes, boxes).values())).sum().backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), 0.1)
             self.optimizer.step()
             self.ema.update_parameters(self.model)
@@ -44,7 +42,7 @@ class Detector(nn.Module):
     def forward(self, images: Tensor, classes: Tensor, boxes: Tensor) -> dict[str, Tensor]:
         z = self.backbone(images)
         objects = boxes.isfinite().all(1)
-        box = (self.boxes(z)[objects] - boxes[objects]).abs().sum() / max(1, int(objects.sum()))
+        box = (self.boxes(z)[objects] - boxes[objects]).abs().sum() / objects.sum().clamp(min=1)
         return {"class": nn.functional.cross_entropy(self.classes(z), classes), "box": box}
 
 
@@ -65,10 +63,10 @@ class BalancedLosses(nn.Module):
 
 def main(steps: int = 200) -> None:
     torch.manual_seed(0)
-    batches = []
+    batches: list[Batch] = []
     for step in range(steps):
         images = torch.randn(16, 16)
-        boxes = 100 * images[:, :4] if step % 5 else torch.full((16, 4), torch.nan)
+        boxes = images[:, :4] * (100 if step % 5 else torch.nan)
         batches.append((images, images[:, :3].argmax(1), boxes))
     balancer = cp.BPGS(["class", "box"], memory=True)
     trainer = Trainer(BalancedLosses(Detector(), balancer))

@@ -30,7 +30,7 @@ def train(name: str, importance: dict[str, float] | None, steps: int) -> dict[st
     return errors
 
 
-def main(steps: int = 200) -> None:
+def main(steps: int = 50) -> None:
     for name in ("bpgs", "pcgrad", "upgrad", "nash-mtl"):
         for importance in (None, {"experts": 3.0}):
             errors = train(name, importance, steps)

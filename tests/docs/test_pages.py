@@ -18,6 +18,7 @@ from helpers.paths import ROOT
 from sphinx.cmd.build import main as build
 from typer.main import get_command
 
+import counterpoise as cp
 from counterpoise.lab.cli.app import app
 
 DOCS = ROOT / "docs"
@@ -148,6 +149,30 @@ def test_every_number_occurs_in_a_linked_file(page: str) -> None:
     derived = {"bpgs": {"0.1", "6.9", "0.003", "1.4"}}  # the margin; log 1000, the learning rate, and 480 times it
     for number in set(re.findall(r"(?<![\w.])\d+\.\d+", text)) - derived.get(page, set()):
         assert re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", recorded), f"{number} is in none of {links}"
+
+
+def test_importance_table_lists_every_method_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS)
+    rows = importlib.import_module("method_pages").importance().splitlines()[2:]
+    listed = [re.findall(r"`([\w-]+)`", row.rsplit("|", 2)[1]) for row in rows]
+    assert sorted(name for names in listed for name in names) == cp.methods()
+    assert {"cagrad", "fairgrad", "nash-mtl", "upgrad"} <= set(listed[2])
+    assert {"bpgs", "famo", "dwa"} <= set(listed[1])
+
+
+def test_every_warning_is_documented() -> None:
+    package = ROOT / "src" / "counterpoise"
+    sources = [path for path in package.rglob("*.py") if "lab" not in path.relative_to(package).parts]
+    kinds = {kind for path in sources for kind in re.findall(r'(?<!warnings)\.warn\(\s*f?"([^"]+)"', path.read_text())}
+    section = (DOCS / "options.md").read_text().split("## Warnings")[1]
+    assert len(re.findall(r'^\| "', section, re.MULTILINE)) == len(kinds)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_no_page_advises_to_shift_a_loss(page: Path) -> None:
+    text = " ".join(page.read_text().split())
+    for found in re.finditer(r"shift(?:ing|ed)? (?:it|them|the \w+)[^.]{0,20} above zero", text):
+        assert re.search(r"(?i)do not|not become|worse", text[found.start() - 80 : found.end() + 80]), found[0]
 
 
 def test_relative_links_of_the_readme_are_valid() -> None:

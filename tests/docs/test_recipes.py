@@ -143,7 +143,7 @@ def test_batch_without_objects_trains_the_classes_alone() -> None:
 @pytest.mark.parametrize("name", ["bpgs", "pcgrad", "upgrad", "nash-mtl"])
 def test_importance_lowers_the_error_of_the_preferred_task(name: str) -> None:
     train = load("preferences").train
-    equal, preferred = (train(name, importance, steps=120) for importance in (None, {"experts": 3.0}))
+    equal, preferred = (train(name, importance, steps=50) for importance in (None, {"experts": 3.0}))
     assert preferred["experts"] < 0.95 * equal["experts"]
     assert preferred["users"] > equal["users"]
 
