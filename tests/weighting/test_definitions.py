@@ -252,7 +252,8 @@ def test_draws_are_uniform_and_normal() -> None:
 @pytest.mark.parametrize("name", cp.methods())
 def test_every_method_trains(name: str) -> None:
     """Both losses of the toy problem decrease by at least 30 %."""
-    options = {"preference": [1.0, 100.0]} if name == "pbi" else {}  # PBI raises a loss that is below its ray
+    # PBI raises a loss that is below its ray.
+    options: dict[str, Any] = {"preference": [1.0, 100.0]} if name == "pbi" else {}
     first, last = train(name, **options)
     assert torch.all(last < 0.7 * first), (first, last)
 
