@@ -130,8 +130,8 @@ def test_evaluation_sums_the_present_losses(tmp_path: Path) -> None:
 
 def test_optimizer_without_balancer_parameters_warns(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, "bpgs")
-    trainer.optimizer = torch.optim.SGD(make_model().parameters(), lr=0.1)
-    with pytest.warns(UserWarning, match="the optimiser lacks"):
+    trainer.optimizer = torch.optim.SGD(cast("nn.Module", trainer.model).parameters(), lr=0.1)
+    with pytest.warns(cp.BalanceWarning, match="no optimiser contains"):
         trainer.create_optimizer()
 
 

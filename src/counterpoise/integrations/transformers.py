@@ -1,7 +1,6 @@
 """Transformers: a Trainer for models that return a dict of losses."""
 
 import os
-import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,13 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from transformers import Trainer, TrainerCallback
+from transformers import ProgressCallback, Trainer, TrainerCallback
 
 from .._files import atomic_path
 from ..aggregation import Aggregation
 from ..balancer import Balancer
 from ..distributed import average_gradients
 from ..inputs import collect_losses
+from ._messages import check_optimisers, explain_shared
+from .readings import readings
 
 BALANCER_FILE = "balancer.pt"
 
@@ -23,9 +24,11 @@ BALANCER_FILE = "balancer.pt"
 class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
     """A Trainer for a model whose output contains a dict of losses by task.
 
-    Gradient clipping applies to the model alone, not to the balancer. In evaluation, the loss is the sum of the losses
-    that are present. Under DDP, a gradient-space balancer runs T backward passes through each parameter, which DDP does
-    not support; DDP's gradient averaging is disabled, and `training_step` averages instead.
+    Losses, weights and learned values by task (see `readings`) are logged together with the training loss. Gradient
+    clipping applies to the model alone, not to the balancer. In evaluation, the loss is the sum of the losses that are
+    present, where fixed losses are multiplied by their factors. Under DDP, a gradient-space balancer runs T backward
+    passes through each parameter, which DDP does not support; DDP's gradient averaging is disabled, and `training_step`
+    averages instead.
 
     Args:
         *args: Arguments of `Trainer`.
@@ -34,6 +37,8 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         shared (iterable of nn.Parameter, optional): The parameters that all tasks share. Required by gradient-space
             balancers. Default: `None`.
         losses_key (str, optional): Key of the losses in the model's output. Default: `"losses"`.
+        weights_on_progress_bar (bool, optional): Whether the progress bar of the terminal shows the weights of the
+            tasks, as of the last logged step. Default: `False`.
         **kwargs: Further arguments of `Trainer`.
 
     Example:
@@ -65,12 +70,14 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         balancer: Balancer,
         shared: Iterable[nn.Parameter] | None = None,
         losses_key: str = "losses",
+        weights_on_progress_bar: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.balancer = balancer.to(self.args.device)
         self.shared = None if shared is None else list(shared)
         self.losses_key = losses_key
+        self.weights_on_progress_bar = weights_on_progress_bar
         self.model_accepts_loss_kwargs = False  # so the Trainer divides by the accumulation steps
         self.add_callback(_BalancerCallback(self))
 
@@ -89,13 +96,16 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         outputs = model(**inputs)
         losses = outputs.get(self.losses_key) if isinstance(outputs, Mapping) else None
         if losses is None:
-            raise KeyError(f"the model's output has no key {self.losses_key!r}, expected a dict of losses by task")
+            found = f"the keys {list(outputs)}" if isinstance(outputs, Mapping) else type(outputs).__name__
+            raise KeyError(
+                f"the model's output has no key {self.losses_key!r} (got {found}): return a dict of losses by task "
+                f"under this key, or pass losses_key= to BalancedTrainer"
+            )
         if not model.training:
             loss, outputs = self._sum_losses(losses, outputs)
-        elif self.shared is None:
-            loss = self.balancer.loss(losses)
         else:
-            loss = self.balancer.loss(losses, shared=self.shared)
+            with explain_shared(self.balancer, "shared= of BalancedTrainer", "pass shared= to BalancedTrainer"):
+                loss = self.balancer.loss(losses, shared=self.shared)
         return (loss, outputs) if return_outputs else loss
 
     def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
@@ -112,9 +122,11 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
 
     def _sum_losses(self, losses: Mapping[str, Tensor | None], outputs: Mapping[str, Any]) -> tuple[Tensor, Any]:
         """Return the sum of the present losses, and the output with NaN for absent ones, as gathering requires."""
-        values, _, _ = collect_losses(losses, self.balancer.tasks, (), self.args.device)
-        present = dict(zip(self.balancer.tasks, values.unbind(), strict=True))
-        return torch.where(torch.isfinite(values), values, 0.0).sum(), {**outputs, self.losses_key: present}
+        names, fixed = self.balancer._order, self.balancer.fixed
+        values, _, _ = collect_losses(losses, names, (), self.args.device)
+        present = dict(zip(names, values.unbind(), strict=True))
+        terms = values * values.new_tensor([fixed.get(name, 1.0) for name in names])
+        return torch.where(torch.isfinite(terms), terms, 0.0).sum(), {**outputs, self.losses_key: present}
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         """Create the optimiser, with a group for the balancer's parameters."""
@@ -123,16 +135,17 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         if is_new:
             for group in self.balancer.param_groups():
                 optimizer.add_param_group(group)
-        known = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if any(p.requires_grad and id(p) not in known for p in self.balancer.parameters()):
-            warnings.warn("the optimiser lacks balancer.param_groups(): the balancer will not be trained", stacklevel=2)
+        network = [] if self.model is None else self.model.parameters()
+        advice = "add the groups balancer.param_groups() to the optimiser that you pass to BalancedTrainer"
+        check_optimisers(self.balancer, [optimizer], network, advice)
         return optimizer
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log the weights of the tasks together with the loss."""
-        weights = self.balancer.weights
-        if "loss" in logs and weights is not None:
-            logs = logs | {f"weight/{t}": w for t, w in zip(self.balancer.tasks, weights.tolist(), strict=True)}
+        """Log the scalars of the balancer together with the loss."""
+        scalars = readings(self.balancer)
+        if "loss" in logs and scalars:
+            values = torch.stack([value.float() for value in scalars.values()]).tolist()
+            logs = logs | dict(zip(scalars, values, strict=True))
         super().log(logs, *args, **kwargs)
 
     def train(
@@ -167,7 +180,7 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
 
 
 class _BalancerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
-    """Save the balancer with every checkpoint, clear its gradients, and call `epoch_end`."""
+    """Save the balancer with every checkpoint, clear its gradients, call `epoch_end`, and show the weights."""
 
     def __init__(self, trainer: BalancedTrainer) -> None:
         self.trainer = trainer
@@ -189,3 +202,12 @@ class _BalancerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         """
         if state.epoch and state.epoch == int(state.epoch):
             self.trainer.balancer.epoch_end()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+        if not self.trainer.weights_on_progress_bar:
+            return
+        weights = {name: f"{value:.3g}" for name, value in (logs or {}).items() if name.startswith("weight/")}
+        for callback in self.trainer.callback_handler.callbacks:
+            bar = callback.training_bar if isinstance(callback, ProgressCallback) else None
+            if bar is not None and weights:
+                bar.set_postfix(weights, refresh=False)
