@@ -110,6 +110,12 @@ def world_size(group: ProcessGroup | None) -> int:
     return dist.get_world_size(group)
 
 
+def max_over_ranks(tensor: Tensor, group: ProcessGroup | None) -> Tensor:
+    """Return the maximum over ranks, computed in place."""
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=group)
+    return tensor
+
+
 def sum_over_ranks(tensor: Tensor, group: ProcessGroup | None) -> Tensor:
     """Return the sum over ranks, computed in place."""
     dist.all_reduce(tensor, group=group)

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from .balancer import Balancer
 
-Space = Literal["loss", "gradient"]
+Space = Literal["loss", "scale", "gradient"]
 Kind = TypeVar("Kind", bound=type[Balancer])
 
 
@@ -19,7 +19,8 @@ class Method:
     Attributes:
         name (str): Name in the registry, such as "bpgs".
         build (type): Class of the method.
-        space (str): "loss" for methods that weight losses, "gradient" for methods that combine task gradients.
+        space (str): "loss" for methods that weight losses by their values, "scale" for methods that weight losses by
+            the sizes of their gradients, "gradient" for methods that combine task gradients.
         paper (str): Authors and year of the paper; empty if there is none.
         summary (str): What the method does and when to use it, in one line.
         needs (tuple of str): Requirements beyond the losses: "kpis", "step_end", "epoch_end", "validation", ….
@@ -63,7 +64,8 @@ def methods(space: Space | None = None) -> list[str]:
     """Return the names of all methods in alphabetical order.
 
     Args:
-        space (str, optional): "loss" or "gradient" to select the methods of one space. Default: `None`, all methods.
+        space (str, optional): "loss", "scale" or "gradient" to select the methods of one space. Default: `None`, all
+            methods.
 
     Returns:
         list of str: The names.

@@ -11,9 +11,12 @@ from .famo import FAMO
 from .first_loss import FirstLoss
 from .geometric_mean import GeometricMean
 from .go4align import GO4Align
+from .grad_normalise import GradNormalise
 from .imtl_l import IMTLL
 from .kendall import Kendall
 from .kendall_l1 import KendallL1
+from .lra import LRA
+from .ntk import NTK
 from .pbi import PBI
 from .relobralo import ReLoBRaLo
 from .rlw import RLW
@@ -31,6 +34,8 @@ __all__ = [
     "EMAUWO",
     "FAMO",
     "IMTLL",
+    "LRA",
+    "NTK",
     "PBI",
     "RLW",
     "STCH",
@@ -40,6 +45,7 @@ __all__ = [
     "FirstLoss",
     "GO4Align",
     "GeometricMean",
+    "GradNormalise",
     "Kendall",
     "KendallL1",
     "ReLoBRaLo",

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from .. import distributed, gradients
 from ..distributed import ProcessGroup
+from ..functional import update_log_norms
 from ..gradients import ComparisonTargets, GradientList, TaskGradients
 from ..inputs import Slots
 
@@ -79,6 +80,15 @@ def gradient_norms(grads: TaskGradients, shape: tuple[int, ...], group: ProcessG
     if grads.partial is not None:
         squares = distributed.sum_over_ranks(squares, group) * grads.partial
     return scatter(squares.sqrt(), grads.slots, shape[-1])
+
+
+def update_running_norms(
+    log_norms: Tensor, grads: TaskGradients, group: ProcessGroup | None, *, beta: float = 0.9
+) -> None:
+    """Update the running means of the logarithms of the gradient norms, (…, T), in place."""
+    norms = gradient_norms(grads, tuple(log_norms.shape), group)
+    if norms is not None:
+        log_norms.copy_(update_log_norms(log_norms, norms.to(log_norms), beta=beta))
 
 
 def scatter(columns: Tensor, slots: Sequence[int], tasks: int) -> Tensor:

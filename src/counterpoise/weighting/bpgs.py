@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,13 @@ from ..distributed import ProcessGroup
 from ..functional import Anchor, Chart, ChartKind, ChartOptions, Step, bpgs, bpgs_calibrate, bpgs_chart
 from ..functional._masking import working_dtype
 from ..functional.bpgs import radius
+from ..gradients import TaskGradients
 from ..inputs import PerTask
 from ..registry import register
+from ._gradients import Schedule, update_running_norms
 from .base import Weighting
+
+Statistic = Literal["loss", "gradient"]
 
 
 @register("bpgs", paper="Subedi 2026", summary="bounded learned weights: for losses that differ by orders of magnitude")
@@ -33,6 +37,11 @@ class BPGS(Weighting):
     and θ receives :math:`g_\theta \nabla J_{unc}` with
     :math:`J_{unc} = \sum_i \tfrac12 \omega_i\,\mathrm{sg}[L_i] + \tfrac12 s_i`.
 
+    With `statistic="gradient"`, running means of the norms of the task gradients replace the losses in the statistics
+    and in :math:`J_{unc}`, so that the weights tend to :math:`1 / \|\nabla L_i\|`. Use it if a loss can reach zero,
+    such as the boundary term of a PINN: there, weights that follow the losses collapse. Call
+    `backward(losses, shared=…)`, or pass `shared=` or `features=` to the call.
+
     The first training batch calibrates θ such that :math:`s_i = \log L_i`. Make sure that it contains every task: a
     task that is absent is calibrated when it first appears, with the statistics of the tasks in that batch.
 
@@ -45,6 +54,10 @@ class BPGS(Weighting):
         split (bool, optional): Whether the network and θ have separate objectives. Otherwise both minimise
             :math:`J_{net} + J_{unc}`, in which only the statistics are detached. Default: `True`.
         normalise (bool, optional): Whether the weights sum to 1. Otherwise they are the precisions ω. Default: `True`.
+        statistic (str, optional): What the chart is anchored to: `"loss"`, as in the paper, or `"gradient"`.
+            Default: `"loss"`.
+        every (int, optional): Number of steps between two measurements of the task gradients, for
+            `statistic="gradient"`. Default: `10`.
         theta_gain (float, optional): Factor :math:`g_\theta` on the gradient of θ. With Adam it matters only through
             ε and gradient clipping: clip θ separately from the network. Default: `100.0`.
         margin (float, optional): Difference between :math:`\tau_T` and :math:`\sqrt{T - 1}`. With a negative margin
@@ -90,6 +103,7 @@ class BPGS(Weighting):
     """
 
     calibrated: Tensor
+    log_norms: Tensor
 
     def __init__(
         self,
@@ -99,6 +113,8 @@ class BPGS(Weighting):
         calibrate: bool = True,
         split: bool = True,
         normalise: bool = True,
+        statistic: Statistic = "loss",
+        every: int = 10,
         theta_gain: float = 100.0,
         margin: float = 0.1,
         eps_log: float = 1e-8,
@@ -125,6 +141,8 @@ class BPGS(Weighting):
         )
         if chart not in get_args(ChartKind):
             raise ValueError(f"chart is {chart!r}, expected one of {', '.join(map(repr, get_args(ChartKind)))}")
+        if statistic not in get_args(Statistic):
+            raise ValueError(f"statistic is {statistic!r}, expected one of {', '.join(map(repr, get_args(Statistic)))}")
         for name, value in (("eps_log", eps_log), ("eps_std", eps_std)):
             if not value > 0:
                 raise ValueError(f"{name} is {value}, expected a positive number")
@@ -143,6 +161,12 @@ class BPGS(Weighting):
         self.options: ChartOptions = {**self.anchor, "chart": chart, "s_min": s_min, "s_max": s_max}
         self.theta = nn.Parameter(torch.zeros(self.shape))
         self.register_buffer("calibrated", torch.zeros(self.shape, dtype=torch.bool))
+        self.statistic = statistic
+        if statistic == "gradient":
+            self.measures_gradients = True
+            self.requires_positive_losses = False
+            self.schedule = Schedule(every)
+            self.register_buffer("log_norms", torch.full(self.shape, torch.nan))
 
     @property
     def learned(self) -> nn.Parameter:
@@ -170,9 +194,12 @@ class BPGS(Weighting):
             new = torch.isfinite(losses) & ~self.calibrated
             self.calibrated &= ~new.any(-1, keepdim=True)
 
+    def renew(self, grads: TaskGradients) -> None:
+        update_running_norms(self.log_norms, grads, self.process_group)
+
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         calibrate = self.calibrate and learning
-        default_form = self.chart == "batch" and self.split and self.normalise
+        default_form = self.chart == "batch" and self.split and self.normalise and not self.measures_gradients
         fused = kernels.select_bpgs_kernel(losses) if default_form else None
         if fused is not None:
             step, inputs = fused(
@@ -185,23 +212,40 @@ class BPGS(Weighting):
 
     def _unfused_step(self, losses: Tensor, calibrate: bool) -> tuple[Step, tuple[Tensor, Tensor]]:
         """Return the step from plain tensor operations, and the θ and the losses that it was computed from."""
-        theta = self.theta.detach().clone()
+        theta, scales, anchors = self.theta.detach().clone(), None, losses
+        if self.measures_gradients:
+            scales = anchors = torch.where(torch.isfinite(losses), self.log_norms.exp().to(losses.dtype), torch.nan)
         if calibrate:
-            theta, calibrated = bpgs_calibrate(theta, losses, self.calibrated, **self.anchor)
+            theta, calibrated = bpgs_calibrate(theta, anchors, self.calibrated, **self.anchor)
             with torch.no_grad():
                 self.theta.copy_(theta)
                 self.calibrated.copy_(calibrated)
         step = bpgs(
-            theta, losses, split=self.split, normalise=self.normalise, theta_gain=self.theta_gain, **self.options
+            theta,
+            losses,
+            scales=scales,
+            split=self.split,
+            normalise=self.normalise,
+            theta_gain=self.theta_gain,
+            **self.options,
         )
-        return step, (theta, losses.clone())
+        return step, (theta, anchors.clone())
 
     @torch.no_grad()
     def reset(self) -> None:
         super().reset()
         self.theta.zero_()
         self.calibrated.zero_()
+        if self.measures_gradients:
+            self.log_norms.fill_(torch.nan)
 
     def extra_repr(self) -> str:
-        options = {"chart": self.chart, "calibrate": self.calibrate, "split": self.split, "normalise": self.normalise}
+        options: dict[str, Any] = {
+            "chart": self.chart,
+            "calibrate": self.calibrate,
+            "split": self.split,
+            "normalise": self.normalise,
+        }
+        if self.measures_gradients:
+            options["statistic"] = self.statistic
         return ", ".join([super().extra_repr(), *(f"{name}={value}" for name, value in options.items())])
