@@ -49,7 +49,7 @@ class Detector(nn.Module):
 class BalancedLosses(nn.Module):
     """Replace the losses of a detector by one balanced loss."""
 
-    def __init__(self, detector: nn.Module, balancer: cp.Balancer) -> None:
+    def __init__(self, detector: Detector, balancer: cp.Balancer) -> None:
         super().__init__()
         self.detector = detector
         self.outside = [balancer]  # in a list, so that the balancer is not a submodule

@@ -50,7 +50,7 @@ def train(balancer: cp.Balancer, steps: int, shift: float = 0.0, seed: int = 0) 
         optimizer.step()
     states = torch.randn(2048, 8)
     policy, _ = model(states)
-    return policy.probs.gather(1, best_action(states).argmax(1, keepdim=True)).mean().item()
+    return float(policy.probs.gather(1, best_action(states).argmax(1, keepdim=True)).mean().detach())
 
 
 def main(steps: int = 400) -> None:

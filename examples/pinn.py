@@ -50,9 +50,9 @@ def train(balancer: cp.Balancer, steps: int, seed: int = 0) -> float:
         loss.backward()
         return loss
 
-    second.step(closure)  # type: ignore[no-untyped-call]
+    second.step(closure)
     with torch.no_grad():
-        return ((network(INSIDE) - SOLUTION).norm() / SOLUTION.norm()).item()
+        return float((network(INSIDE) - SOLUTION).norm() / SOLUTION.norm())
 
 
 def main(steps: int = 400) -> None:
