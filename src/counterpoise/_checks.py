@@ -26,7 +26,8 @@ GAPS = (8, 24)  # later gaps between two checks are random, so that they do not 
 DOMINANT_SHARE = 0.999  # share of all weights above which one task dominates
 COLLAPSE_STEPS = 100  # steps for which one task must dominate
 COLLAPSE_FALL = 0.01  # how far its loss must fall, absolutely and relative to every other loss
-STANDSTILL = 0.8  # another loss above this fraction of its value when the dominance began has not been trained
+STANDSTILL = 0.8  # another loss above this fraction of its value COLLAPSE_STEPS ago is not being trained
+RECENT_LOOKS = 3  # another loss is averaged over this number of checks
 MISSING_STEPS = 100  # consecutive steps without a finite loss
 UNTRAINED_STEPS = 100  # optimiser steps without the balancer's parameter
 REPLICAS = 64  # of a stack of replicas, the first ones are checked
@@ -172,8 +173,7 @@ class _RowHistory:
         self.empty_since: float = inf  # since when no loss is finite
         self._dominant: int | None = None
         self._since = 0
-        self._recent: deque[list[float]] = deque(maxlen=6)
-        self._start: list[float] = []
+        self._looks: deque[tuple[int, list[float]]] = deque()  # step and losses of the last COLLAPSE_STEPS steps
 
     def is_missing(self, step: int, given: Sequence[int], losses: list[float]) -> bool:
         """Record the losses; return whether a given loss, or every loss, is not finite."""
@@ -197,10 +197,12 @@ class _RowHistory:
             return None
         slot = weights.index(largest)
         if slot != self._dominant:
-            self._dominant, self._since, self._start = slot, step, losses
-            self._recent.clear()
-        self._recent.append(losses)
-        if step - self._since < COLLAPSE_STEPS or len(self._recent) < 4:
+            self._dominant, self._since = slot, step
+            self._looks.clear()
+        self._looks.append((step, losses))
+        while len(self._looks) > 1 and step - self._looks[1][0] >= COLLAPSE_STEPS:
+            self._looks.popleft()
+        if step - self._since < COLLAPSE_STEPS or len(self._looks) <= RECENT_LOOKS:
             return None
         if not 0 <= losses[slot] <= COLLAPSE_FALL * self.first[slot] or self.first[slot] == 0:
             return None
@@ -209,10 +211,10 @@ class _RowHistory:
         return slot if all(self._stands_still(other, fall) for other in others) else None
 
     def _stands_still(self, slot: int, fall: float) -> bool:
-        """Return whether a loss has not decreased during the dominance, and far less than `fall` before it."""
-        recent = [losses[slot] for losses in self._recent if isfinite(losses[slot])]
-        now, start, first = sum(recent) / len(recent), self._start[slot], self.first[slot]
-        return now >= STANDSTILL * start and now * COLLAPSE_FALL >= fall * first
+        """Return whether a loss has hardly decreased in the last steps, and far less than `fall` since the first."""
+        recent = [losses[slot] for _, losses in list(self._looks)[-RECENT_LOOKS:] if isfinite(losses[slot])]
+        now, before = sum(recent) / len(recent), self._looks[0][1][slot]
+        return now >= STANDSTILL * before and now * COLLAPSE_FALL >= fall * self.first[slot]
 
 
 class _OptimiserHook:
