@@ -7,7 +7,7 @@ import pytest
 
 import counterpoise as cp
 
-COMMON = ("batch_shape", "strict", "process_group")
+COMMON = ("importance", "fixed", "memory", "batch_shape", "strict", "process_group")
 GRADIENT_SPACE = ("weighting", "heads", "passes", "ranks", *COMMON)
 ENTRY = re.compile(r"^    (\w+) \(([^)]+)\): (.*?)(?=^    \w|^\S|\Z)", re.DOTALL | re.MULTILINE)
 
@@ -40,7 +40,7 @@ def test_signature_lists_every_argument(method: cp.Method) -> None:
     found = parameters(method)
     kinds = {parameter.kind for parameter in found.values()}
     assert not kinds & {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
-    assert set(found) >= set(COMMON if method.space == "loss" else GRADIENT_SPACE)
+    assert set(found) >= set(GRADIENT_SPACE if method.space == "gradient" else COMMON)
 
 
 def test_docstring_describes_every_argument_in_order(method: cp.Method) -> None:
@@ -66,10 +66,10 @@ def test_base_classes_describe_their_arguments(base: type[cp.Balancer]) -> None:
     assert list(documented_arguments(base)) == list(inspect.signature(base).parameters)
 
 
-@pytest.mark.parametrize("space", ["loss", "gradient"])
+@pytest.mark.parametrize("space", ["loss", "scale", "gradient"])
 def test_common_arguments_have_the_same_description_everywhere(space: str) -> None:
     descriptions = [documented_arguments(cp.describe(name).build) for name in cp.methods(space)]  # type: ignore[arg-type]
-    for name in COMMON if space == "loss" else ("passes", "ranks", *COMMON):
+    for name in ("passes", "ranks", *COMMON) if space == "gradient" else (*COMMON, "max_ratio"):
         assert len({documented[name] for documented in descriptions}) == 1, name
 
 

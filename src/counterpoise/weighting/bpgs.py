@@ -240,12 +240,6 @@ class BPGS(Weighting):
             self.log_norms.fill_(torch.nan)
 
     def extra_repr(self) -> str:
-        options: dict[str, Any] = {
-            "chart": self.chart,
-            "calibrate": self.calibrate,
-            "split": self.split,
-            "normalise": self.normalise,
-        }
-        if self.measures_gradients:
-            options["statistic"] = self.statistic
+        names = ["chart", "calibrate", "split", "normalise", *(["statistic"] if self.measures_gradients else [])]
+        options = {name: getattr(self, name) for name in names}
         return ", ".join([super().extra_repr(), *(f"{name}={value}" for name, value in options.items())])

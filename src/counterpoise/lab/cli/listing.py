@@ -19,7 +19,8 @@ from .terminal import console, fail, print_other_devices
 def methods() -> None:
     """List the methods of the library."""
     for title, names in (
-        ("Methods that weight the losses", cp.methods("loss")),
+        ("Methods that weight the losses by their values", cp.methods("loss")),
+        ("Methods that weight the losses by the sizes of their gradients", cp.methods("scale")),
         ("Methods that combine task gradients", cp.methods("gradient")),
     ):
         table = Table(Column("method", no_wrap=True), "when to use it", title=title, show_lines=True)

@@ -21,6 +21,11 @@ def balancer_structure(recipe: Recipe) -> tuple[object, ...]:
     return recipe.name, recipe.options, weighting, recipe.optimizer, recipe.start, recipe.joined
 
 
+def compares_gradients(recipe: Recipe) -> bool:
+    """Return whether a method needs the gradients of single tasks, at least in some steps."""
+    return describe(recipe.name).space != "loss" or dict(recipe.options).get("statistic") == "gradient"
+
+
 class BalancerGroups(nn.Module):
     """Balance the losses (R, T) of a batch of runs in which runs of equal structure follow one another.
 

@@ -15,9 +15,8 @@ import torch
 import counterpoise as cp
 
 from . import torchrun
-from .balancer_groups import balancer_structure
+from .balancer_groups import balancer_structure, compares_gradients
 from .config import Run, content_hash
-from .methods import describe
 from .store import Store
 from .torch_settings import num_threads
 from .trainers import is_dense, is_profiled, make_trainer
@@ -64,7 +63,7 @@ class RunBatch:
 
 
 def _space(run: Run) -> Literal["loss", "gradient"]:
-    return describe(run.recipe.name).space
+    return "gradient" if compares_gradients(run.recipe) else "loss"
 
 
 def batch_key(run: Run) -> tuple[object, ...]:

@@ -17,7 +17,7 @@ from ..data.dense import load_images
 from ..data.images import CLASSES, IGNORED
 from ..data.visualisation import render_examples, select_examples
 from ..metrics.dense import TASKS, DenseMetrics
-from .balancer_groups import build_balancer, chart_values
+from .balancer_groups import build_balancer, chart_values, compares_gradients
 from .config import Recipe, Run
 from .cuda_graphs import CudaGraphStep
 from .dense_network import LossModule, build_segnet, compile_on_cuda, with_eager_fallback
@@ -48,7 +48,8 @@ class DenseTrainer:
         self.needs_step_end = "step_end" in method.needs
         self.in_gradient_space = method.space == "gradient"
         self.losses = self._compiled_losses()
-        compiled = compile_on_cuda(self.network, run.device, retain_graph=self.in_gradient_space)
+        self.retains_graph = compares_gradients(run.recipe)
+        compiled = compile_on_cuda(self.network, run.device, retain_graph=self.retains_graph)
         self.predict = with_eager_fallback(compiled, self.network)
         self.optim = DenseOptimizers(run, self.network, self.balancer, self.steps)
         # The step reads and writes these tensors in place, so that a CUDA graph can replay it.
@@ -92,7 +93,7 @@ class DenseTrainer:
 
     def _compiled_losses(self) -> Callable[[Any], Any]:
         module = LossModule(self.network, self.device, self.schedule.precision)
-        compiled: Any = compile_on_cuda(module, self.device, retain_graph=self.in_gradient_space)
+        compiled: Any = compile_on_cuda(module, self.device, retain_graph=self.retains_graph)
         if self.world > 1 and not self.in_gradient_space:
             return DistributedDataParallel(compiled)
         return with_eager_fallback(compiled, module)
@@ -300,5 +301,5 @@ def _can_capture(recipe: Recipe) -> bool:
 
     It can if the method does not count steps in Python, as is the case for most loss-space methods.
     """
-    names = [recipe.name, *([recipe.weighting.name] if recipe.weighting else [])]
-    return all(name in CAPTURABLE_METHODS or not describe(name).needs for name in names)
+    recipes = [recipe, *([recipe.weighting] if recipe.weighting else [])]
+    return all(r.name in CAPTURABLE_METHODS or not (describe(r.name).needs or compares_gradients(r)) for r in recipes)

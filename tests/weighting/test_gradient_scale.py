@@ -1,0 +1,275 @@
+"""Weightings from gradient norms: GradNormalise, LRA, NTK, and BPGS on gradients."""
+
+import copy
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import counterpoise as cp
+
+TASKS = ["a", "b", "c"]
+
+
+class Net(nn.Module):
+    """A shared layer and three heads whose losses differ by orders of magnitude."""
+
+    def __init__(self, factors: tuple[float, ...] = (1.0, 100.0, 0.01)) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.shared = nn.Linear(5, 8)
+        self.heads = nn.ModuleList(nn.Linear(8, 2) for _ in factors)
+        self.factors = factors
+        self.x = torch.randn(16, 5)
+
+    def residuals(self) -> dict[str, Tensor]:
+        z = torch.tanh(self.shared(self.x))
+        heads = zip(TASKS, self.heads, self.factors, strict=True)
+        return {task: factor**0.5 * (head(z) - 1) for task, head, factor in heads}
+
+    def losses(self) -> dict[str, Tensor]:
+        return {task: r.square().mean() for task, r in self.residuals().items()}
+
+    def norms(self) -> Tensor:
+        """Return the gradient norms of the losses on the shared layer."""
+        parameters = list(self.shared.parameters())
+        rows = [torch.autograd.grad(loss, parameters, retain_graph=True) for loss in self.losses().values()]
+        return torch.stack([torch.cat([g.flatten() for g in row]).norm() for row in rows])
+
+
+def step(balancer: cp.Balancer, net: Net, **needs: Any) -> Tensor:
+    """Run one backward pass and return the weights."""
+    net.zero_grad()
+    if isinstance(balancer, cp.NTK):
+        needs["residuals"] = net.residuals()
+        needs["losses"] = {task: r.square().mean() for task, r in needs["residuals"].items()}
+    balancer.backward(needs.pop("losses", None) or net.losses(), shared=net.shared.parameters(), **needs)
+    assert balancer.weights is not None
+    return balancer.weights
+
+
+SCALE: dict[str, Callable[..., cp.Weighting]] = {
+    "grad-normalise": cp.GradNormalise,
+    "lra": cp.LRA,
+    "ntk": cp.NTK,
+    "bpgs": lambda tasks, **options: cp.BPGS(tasks, statistic="gradient", **options),
+}
+
+
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0])
+def test_grad_normalise_is_inverse_to_the_norms(exponent: float) -> None:
+    net = Net()
+    weights = step(cp.GradNormalise(TASKS, exponent=exponent), net)
+    expected = net.norms() ** -exponent
+    torch.testing.assert_close(weights, 3 * expected / expected.sum())
+
+
+def test_grad_normalise_divides_the_gradient_by_shares() -> None:
+    net = Net()
+    shares = {"a": 1.0, "b": 2.0, "c": 5.0}
+    weights = step(cp.GradNormalise(TASKS, shares=shares), net)
+    contributions = weights * net.norms()
+    torch.testing.assert_close(contributions / contributions.sum(), torch.tensor([1.0, 2.0, 5.0]) / 8)
+
+
+def test_grad_normalise_keeps_a_running_mean_of_log_norms() -> None:
+    net, balancer = Net(), cp.GradNormalise(TASKS, every=1, beta=0.7)
+    expected = net.norms().log()
+    step(balancer, net)
+    for _ in range(3):
+        with torch.no_grad():
+            net.shared.weight.mul_(1.5)
+        expected = 0.7 * expected + 0.3 * net.norms().log()
+        step(balancer, net)
+    torch.testing.assert_close(balancer.log_norms, expected)
+
+
+def entries(net: Net) -> tuple[Tensor, Tensor]:
+    """Return the mean absolute gradient entry of each loss, and the largest."""
+    parameters = list(net.shared.parameters())
+    rows = [torch.autograd.grad(loss, parameters, retain_graph=True) for loss in net.losses().values()]
+    flat = torch.stack([torch.cat([g.flatten() for g in row]).abs() for row in rows])
+    return flat.mean(-1), flat.amax(-1)
+
+
+@pytest.mark.parametrize("form", ["max-weighted-mean", "max-mean", "mean-mean"])
+def test_lra_follows_its_equation(form: Any) -> None:
+    net, balancer = Net(), cp.LRA(TASKS, reference="b", every=1, alpha=0.3, form=form)
+    weights = torch.ones(3)
+    for _ in range(3):
+        mean, largest = entries(net)
+        numerator = mean[1] if form == "mean-mean" else largest[1]
+        target = numerator / (mean * weights if form == "max-weighted-mean" else mean)
+        weights = 0.7 * weights + 0.3 * target
+        weights[1] = 1.0
+        torch.testing.assert_close(step(balancer, net), weights)
+
+
+def test_ntk_weights_are_inverse_to_the_traces() -> None:
+    """The estimate from random signs is exact if the gradients of different residuals are orthogonal."""
+    w = torch.arange(1.0, 7.0, requires_grad=True)
+    residuals = {"a": 3 * w[:4], "b": w[4:], "c": w[:3].square()}
+    losses = {task: r.square().mean() for task, r in residuals.items()}
+    traces = torch.tensor([9.0, 1.0, (2 * w[:3]).square().mean().item()])
+    balancer = cp.NTK(TASKS)
+    balancer.backward(losses, shared=[w], residuals=residuals)
+    assert balancer.weights is not None
+    torch.testing.assert_close(balancer.weights, traces.sum() / traces)
+
+
+@pytest.mark.parametrize("name", SCALE)
+def test_gradients_are_measured_as_the_schedule_says(name: str) -> None:
+    net, balancer = Net(), SCALE[name](TASKS, every=3)
+    history = []
+    for _ in range(7):
+        history.append(step(balancer, net))
+        with torch.no_grad():
+            net.shared.weight.mul_(1.3)
+            net.heads[0].weight.mul_(1.5)  # type: ignore[operator, union-attr]
+    changed = [not torch.equal(a, b) for a, b in itertools.pairwise(history)]
+    assert changed == [False, False, True, False, False, True]
+
+
+@pytest.mark.parametrize("name", SCALE)
+def test_steps_between_measurements_run_one_backward_pass(name: str) -> None:
+    net, balancer = Net(), SCALE[name](TASKS, every=4)
+    passes = []
+    net.shared.weight.register_hook(lambda grad: passes.append(1))
+    counts = []
+    for _ in range(5):
+        passes.clear()
+        step(balancer, net)
+        counts.append(len(passes))
+    assert counts == [4, 1, 1, 1, 4]
+
+
+@pytest.mark.parametrize("name", ["grad-normalise", "bpgs"])
+def test_contribution_is_invariant_to_the_scale_of_one_loss(name: str) -> None:
+    def contributions(factors: tuple[float, ...]) -> Tensor:
+        net = Net(factors)
+        share = step(SCALE[name](TASKS), net) * net.norms()
+        return share / share.sum()
+
+    torch.testing.assert_close(contributions((1.0, 1.0, 1.0)), contributions((1.0, 1e4, 1e-3)), rtol=1e-4, atol=0.0)
+
+
+def test_bpgs_on_gradients_is_calibrated_to_inverse_norms_and_bounded() -> None:
+    net = Net()
+    balancer = cp.BPGS(TASKS, statistic="gradient")
+    weights = step(balancer, net)
+    inverse = 1 / net.norms()
+    torch.testing.assert_close(weights, inverse / inverse.sum(), rtol=1e-4, atol=0.0)
+    assert balancer.theta.grad is not None
+    torch.testing.assert_close(
+        balancer.theta.grad, torch.zeros(3), atol=1e-3, rtol=0.0
+    )  # the calibration is stationary
+    with torch.no_grad():
+        balancer.theta.copy_(torch.tensor([50.0, -50.0, 0.0]))
+    step(balancer, net)
+    log = net.norms().double().log()
+    reach = log.std(correction=0) * (2**0.5 + 0.1)
+    assert balancer.geometry is not None
+    expected = torch.stack([log.mean() + reach, log.mean() - reach, log.mean()])
+    torch.testing.assert_close(balancer.geometry.s, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", SCALE)
+def test_resumed_run_continues_with_the_same_weights(name: str) -> None:
+    net = Net()
+    straight = SCALE[name](TASKS, every=3)
+    for _ in range(4):
+        step(straight, net)
+        with torch.no_grad():
+            net.shared.weight.mul_(1.1)
+    resumed = SCALE[name](TASKS, every=3)
+    resumed.load_state_dict(copy.deepcopy(straight.state_dict()))
+    for _ in range(4):
+        assert torch.equal(step(straight, net), step(resumed, net))
+        with torch.no_grad():
+            net.shared.weight.mul_(1.1)
+
+
+@pytest.mark.parametrize("name", [name for name in SCALE if name != "ntk"])
+def test_weighting_of_a_gradient_space_method(name: str) -> None:
+    net, other = Net(), Net()
+    alone = step(SCALE[name](TASKS), net)
+    combined = cp.PCGrad(TASKS, weighting=SCALE[name](TASKS))
+    combined.backward(other.losses(), shared=other.shared.parameters())
+    assert combined.weighting is not None
+    assert combined.weighting.weights is not None
+    torch.testing.assert_close(combined.weighting.weights, alone)
+    mean = cp.MGDA(TASKS, weighting=SCALE[name](TASKS))
+    loss = mean.loss(other.losses(), shared=other.shared.parameters())
+    loss.backward()
+
+
+@pytest.mark.parametrize("name", [name for name in SCALE if name != "ntk"])
+def test_replicas_equal_single_runs(name: str) -> None:
+    first = torch.tensor([[1.0, 2.0], [3.0, -1.0]], requires_grad=True)  # (replicas, parameters)
+    factors = torch.tensor([[1.0, 10.0], [5.0, 0.1]])
+
+    def losses(w: Tensor, factor: Tensor) -> Tensor:
+        return factor * torch.stack([w.square().sum(-1), (w - 1).square().sum(-1)], -1)
+
+    stack = SCALE[name](2, batch_shape=2)
+    stack.backward(losses(first, factors), shared=[first])
+    assert stack.weights is not None
+    for replica in range(2):
+        single = first[replica].detach().requires_grad_()
+        balancer = SCALE[name](2)
+        balancer.backward(losses(single, factors[replica]), shared=[single])
+        assert balancer.weights is not None
+        assert single.grad is not None
+        assert first.grad is not None
+        torch.testing.assert_close(stack.weights[replica], balancer.weights)
+        torch.testing.assert_close(first.grad[replica], single.grad)
+
+
+@pytest.mark.parametrize("name", [name for name in SCALE if name != "ntk"])
+def test_absent_task_keeps_its_statistics(name: str) -> None:
+    net, balancer = Net(), SCALE[name](TASKS, every=1)
+    before = step(balancer, net)
+    losses: dict[str, Tensor | None] = {**net.losses(), "b": None}
+    balancer.backward(losses, shared=net.shared.parameters())
+    assert balancer.weights is not None
+    assert balancer.weights[1] == 0
+    torch.testing.assert_close(
+        step(balancer, net)[0] / step(balancer, net)[1], before[0] / before[1], rtol=0.5, atol=0.0
+    )
+
+
+@pytest.mark.parametrize("name", SCALE)
+def test_training_call_needs_shared_parameters(name: str) -> None:
+    balancer = SCALE[name](TASKS)
+    with pytest.raises(ValueError, match=r"needs shared="):
+        balancer(Net().losses())
+    with torch.no_grad():
+        assert torch.isfinite(balancer(Net().losses())) or name == "bpgs"
+
+
+def test_features_measure_gradients_at_the_representation() -> None:
+    net = Net()
+    z = torch.tanh(net.shared(net.x))
+    losses = {
+        task: 10.0**i * head(z).square().mean() for i, (task, head) in enumerate(zip(TASKS, net.heads, strict=True))
+    }
+    norms = torch.stack([torch.autograd.grad(loss, z, retain_graph=True)[0].norm() for loss in losses.values()])
+    balancer = cp.GradNormalise(TASKS)
+    balancer(losses, features=z).backward()
+    assert balancer.weights is not None
+    torch.testing.assert_close(balancer.weights, 3 / norms / (1 / norms).sum())
+
+
+def test_scaler_does_not_change_the_weights() -> None:
+    plain = step(cp.LRA(TASKS), Net())
+    scaled = step(cp.LRA(TASKS), Net(), scaler=torch.amp.GradScaler("cpu", init_scale=1024.0))
+    torch.testing.assert_close(plain, scaled)
+
+
+def test_ntk_names_missing_residuals() -> None:
+    net = Net()
+    with pytest.raises(ValueError, match="NTK needs residuals= for 'a', 'b', 'c' in this step, got nothing"):
+        cp.NTK(TASKS).backward(net.losses(), shared=net.shared.parameters())
