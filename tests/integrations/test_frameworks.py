@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate import Accelerator  # type: ignore[import-untyped, unused-ignore]
+from accelerate.state import AcceleratorState, GradientState, PartialState  # type: ignore[import-untyped, unused-ignore]
 from helpers.comparison import assert_same_state
 from lightning.fabric import Fabric
 from torch import Tensor, nn
@@ -70,7 +70,7 @@ def train_plain(method: str, options: str, accumulate: int = 1, bfloat16: bool =
 @pytest.fixture(autouse=True)
 def _reset_accelerate() -> None:
     for state in (AcceleratorState, GradientState, PartialState):
-        state._reset_state()  # type: ignore[no-untyped-call]
+        state._reset_state()
 
 
 @pytest.mark.parametrize(("method", "options"), CASES)

@@ -43,7 +43,7 @@ def test_learned_values_are_those_of_the_step(method: str, names: list[str], hyb
         logged = torch.stack([found[f"{names[0]}/{task}"] for task in TASKS])
         torch.testing.assert_close(logged, parameter.detach(), check_dtype=False)
         with torch.no_grad():
-            parameter += 1.0
+            parameter.add_(1.0)
         torch.testing.assert_close(logged, parameter.detach() - 1.0, check_dtype=False)
 
 

@@ -46,7 +46,7 @@ def given_tasks(balancer: Balancer, name: str, values: Tensor | None) -> dict[st
 
 def _learned_values(balancer: Balancer) -> dict[str, Tensor]:
     """Return the learned parameter of the method or of its weighting, (…, T), and where BPGS is in its chart."""
-    method = getattr(balancer, "weighting", None) or balancer
+    method: Balancer = getattr(balancer, "weighting", None) or balancer
     geometry, learned = getattr(method, "geometry", None), getattr(method, "learned", None)
     if geometry is not None:
         return {"theta": geometry.theta, "z_over_tau": geometry.z_over_tau}
