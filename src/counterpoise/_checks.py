@@ -116,7 +116,7 @@ class StepChecks:
                 if losses.device.type == "cpu":
                     self.next_look = self.steps + 1  # to count consecutive steps
             dominant = history.dominant_task(step, row, row_weights)
-            if dominant is not None:
+            if dominant is not None and (getattr(balancer, "max_ratio", None) or inf) > 1 / (1 - DOMINANT_SHARE):
                 self._warn_collapse(balancer, dominant, history, row)
 
     def _check_negative(self, balancer: "Balancer", losses: Sequence[float]) -> None:
@@ -192,7 +192,7 @@ class _RowHistory:
     def dominant_task(self, step: int, losses: list[float], weights: list[float]) -> int | None:
         """Return the task to which training collapses, or None."""
         largest = max(weights)
-        if not largest > DOMINANT_SHARE * sum(weights) or sum(map(isfinite, losses)) < 2:
+        if not largest > DOMINANT_SHARE * sum(map(abs, weights)) or sum(map(isfinite, losses)) < 2:
             self._dominant = None
             return None
         slot = weights.index(largest)

@@ -211,7 +211,10 @@ class Balancer(Float32State, ABC):
 
         weights = self._known_weights()
         if weights is None:
-            raise RuntimeError(f"{type(self).__name__} has no weights to freeze: run a training step first")
+            reason = "run a training step first"
+            if self._last.values is not None:
+                reason = "its direction is not a weighted sum of task gradients"
+            raise RuntimeError(f"{type(self).__name__} has no weights to freeze: {reason}")
         values = self._last.values
         absent = torch.zeros_like(weights, dtype=torch.bool) if values is None else ~torch.isfinite(values)
         for slot, task in enumerate(self.tasks):
