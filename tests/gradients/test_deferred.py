@@ -1,6 +1,7 @@
 """balancer.loss(…).backward() in gradient space: value, gradients, added terms, and what is refused."""
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ def test_loss_agrees_with_backward(name: str, weighting: str | None) -> None:
         balancer = cp.make(name, TASKS, importance={"a": 2.0}, fixed={"l2": 0.5}, **options).double()
         for seed in range(2):
             losses, _ = net.losses(*batch(seed))
-            losses["l2"] = net.heads["a"].weight.square().sum()
+            losses["l2"] = net.heads["a"].weight.square().sum()  # type: ignore[operator]
             net.zero_grad()
             balancer.zero_grad()
             if deferred:
@@ -71,7 +72,7 @@ def test_other_ways_to_differentiate_are_refused() -> None:
             torch.autograd.grad(output, [w])
     for arguments in ({"inputs": [w]}, {"inputs": w}):
         with pytest.raises(RuntimeError, match=r"without inputs=, and read the gradients from .grad"):
-            one.backward(**arguments)  # type: ignore[arg-type]
+            one.backward(**arguments)
     with pytest.raises(RuntimeError, match="without inputs="):
         one.backward(None, False, False, [w])
     with pytest.raises(RuntimeError, match=r"no second derivatives: call backward\(\) without create_graph"):
@@ -100,14 +101,15 @@ def test_other_terms_may_be_added(kind: str, term: str, order: str) -> None:
 
     def extra(losses: dict[str, Tensor], z: Tensor) -> Tensor:
         x = batch()[0]
-        return {
+        terms: dict[str, Callable[[], Tensor]] = {
             "encoder": lambda: net.trunk[:2](x).square().mean() + z.sin().mean(),
             "features": lambda: z.square().mean(),
             "loss": lambda: 0.3 * losses["b"],
             "head": lambda: net.heads["c"](z).square().mean(),
             "parameters": lambda: sum((p.square().sum() for p in net.parameters()), 0 * other),
             "other graph": lambda: other.exp(),
-        }[term]()
+        }
+        return terms[term]()
 
     losses, z = net.losses(*batch())
     extra(losses, z).backward(retain_graph=True)
@@ -149,7 +151,8 @@ def test_graph_of_the_trunk_is_freed_unless_it_is_retained(kind: str, retain: bo
         z = net.trunk(x)
     losses = {task: head(z).square().mean() for task, head in net.heads.items()}
     loss = cp.PCGrad(TASKS).double().loss(losses, **place(net, z, kind)) * 2
-    l2 = net.trunk[0].weight.square().sum()  # a term that shares only a parameter
+    # This term shares only a parameter with the graph.
+    l2 = net.trunk[0].weight.square().sum()  # type: ignore[operator]
     (loss + l2).backward(retain_graph=retain)
     assert saved
     assert any(reference() is not None for reference in saved) == retain
@@ -183,5 +186,5 @@ def test_a_scaler_scales_the_deferred_loss() -> None:
     expected = {key: 16 * grad for key, grad in net.grads().items() if grad is not None}
     net.zero_grad()
     loss = cp.UPGrad(TASKS).double().loss(net.losses(*batch())[0], shared=net.trunk.parameters())
-    scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+    scaler.scale(loss).backward()
     assert_same_gradients(net.grads(), expected)  # type: ignore[arg-type]

@@ -40,7 +40,7 @@ def optimise(balancer: cp.Balancer, wrap: bool, steps: int = 3, **needs: Any) ->
     first = losses().detach()
     for _ in range(steps):
         evaluations.append(0)
-        optimizer.step(balancer.closure(closure) if wrap else closure)  # type: ignore[operator, arg-type]
+        optimizer.step(balancer.closure(closure) if wrap else closure)  # type: ignore[operator]
         if own is not None:
             own.step()
             own.zero_grad()
@@ -62,7 +62,7 @@ def test_every_method_trains_with_lbfgs_and_moves_its_state_once_per_step(name: 
         return weigh(losses, learning)
 
     balancer.weigh = count  # type: ignore[method-assign]
-    needs = {"kpis": [0.5, 0.4]} if name == "dtp" else {}
+    needs: dict[str, Any] = {"kpis": [0.5, 0.4]} if name == "dtp" else {}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         first, last, evaluations = optimise(balancer, wrap=True, **needs)
@@ -82,7 +82,7 @@ def test_every_method_trains_with_lbfgs_and_moves_its_state_once_per_step(name: 
 def test_evaluations_of_one_step_are_one_weighted_sum(name: str) -> None:
     balancer = cp.make(name, 2, importance=[2.0, 1.0], max_ratio=50.0, fixed={"l2": 0.5})
     assert isinstance(balancer, cp.Weighting)
-    needs = {"kpis": [0.5, 0.4]} if name == "dtp" else {}
+    needs: dict[str, Any] = {"kpis": [0.5, 0.4]} if name == "dtp" else {}
     results = []
     x = torch.tensor([1.0, 20.0, 3.0], requires_grad=True)
 

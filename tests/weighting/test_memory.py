@@ -204,8 +204,8 @@ def distributed_run(rank: int | None, world: int) -> list[Tensor]:
         evaluate()
         if rank is not None:
             dist.all_reduce(x.grad)
-            x.grad /= world  # type: ignore[operator]
-        record.append(x.grad.clone())  # type: ignore[union-attr]
+            x.grad.div_(world)  # type: ignore[attr-defined]
+        record.append(x.grad.clone())  # type: ignore[attr-defined]
     return record
 
 
@@ -220,7 +220,8 @@ def worker(rank: int, world: int, folder: str) -> None:
 def gradient_space_run(rank: int | None, world: int) -> list[Tensor]:
     """Combine gradients with a fixed loss that only one rank has."""
     w = torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True)
-    balancer, record = cp.PCGrad(["a", "b"], fixed={"l2": 0.5}, importance={"a": 3.0}), []
+    balancer = cp.PCGrad(["a", "b"], fixed={"l2": 0.5}, importance={"a": 3.0})
+    record: list[Tensor] = []
     ranks = range(world) if rank is None else [rank]
     for fixed_on in (0, 1):
         w.grad = None
