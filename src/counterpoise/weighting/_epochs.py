@@ -63,7 +63,12 @@ class EpochWeighting(Weighting):
 
     @torch.no_grad()
     def epoch_end(self) -> None:
-        """Update the method from the mean losses of the epoch and start the next one."""
+        """Update the method from the mean losses of the epoch and start the next one.
+
+        A call without a training step since the last one changes nothing.
+        """
+        if self._steps == 0 and not bool(self.mean.count.any()):  # compiled and loaded steps are in the sums only
+            return
         self._steps = 0
         self.update_from_epoch(self.mean.pop())
 

@@ -141,9 +141,21 @@ class FAMO(Weighting):
 
     @torch.no_grad()
     def step_end(self, losses_after: Losses, *, counts: Tensor | None = None) -> None:
-        """Update the weights from the losses before and after the optimiser's step."""
+        """Update the weights from the losses before and after the optimiser's step.
+
+        In evaluation mode the weights do not change, and the losses before the step are discarded.
+
+        Raises:
+            RuntimeError: If the balancer has not been called yet.
+        """
         if not self.training:
+            self._start_step()
             return
+        if self._last.values is None and not bool(self.before.count.any()):
+            raise RuntimeError(
+                "FAMO.step_end(losses_after) was called before the first call of the balancer: call balancer(losses) "
+                "or balancer.backward(losses) first, then the optimiser's step, then step_end"
+            )
         values, slots, _ = collect_losses(
             self._split_fixed(losses_after)[0], self.tasks, self.batch_shape, self.logits.device, self.logits.dtype
         )
@@ -158,11 +170,15 @@ class FAMO(Weighting):
         self.adam.update(self.logits, gradient, due=measured, lr=self.lr, weight_decay=self.weight_decay)
         self._calls = 0
 
+    def _start_step(self) -> None:
+        """Forget the calls since the last `step_end`."""
+        self.before.clear()
+        self._calls = 0
+
     @torch.no_grad()
     def reset(self) -> None:
         super().reset()
-        self.before.clear()
-        self._calls = 0
+        self._start_step()
         self.logits.zero_()
         self.adam.clear()
 
