@@ -23,7 +23,7 @@ def krum_weights(gram: Tensor, *, byzantine: int, selected: int = 1) -> Tensor:
 
     Args:
         gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
-        byzantine (int): Number f of gradients that may be arbitrary, at most T − 3.
+        byzantine (int): Number f of gradients that may be arbitrary, at most T − 3; 0 for fewer than four tasks.
         selected (int, optional): Number of gradients that are averaged; 1 is Krum and more is Multi-Krum. Default: 1.
 
     Returns:
@@ -41,7 +41,7 @@ def krum_weights(gram: Tensor, *, byzantine: int, selected: int = 1) -> Tensor:
     tasks = gram.shape[-1]
     if gram.dim() < 2 or gram.shape[-2] != tasks:
         raise ValueError(f"a Gram matrix has shape (…, T, T), got {tuple(gram.shape)}")
-    if not 0 <= byzantine <= tasks - 3:
+    if not 0 <= byzantine <= max(tasks - 3, 0):
         raise ValueError(f"byzantine must be at least 0 and at most T − 3 for T = {tasks} tasks, got {byzantine}")
     if not 1 <= selected <= tasks:
         raise ValueError(f"selected must be between 1 and the number of tasks, {tasks}, got {selected}")
@@ -57,7 +57,7 @@ def _select_small(rows: list[list[float]], byzantine: int, selected: int) -> lis
     scores = []
     for i in tasks:
         distances = sorted(rows[i][i] + rows[j][j] - 2 * rows[i][j] for j in tasks if j != i)
-        scores.append(sum(distances[: len(rows) - byzantine - 2]))
+        scores.append(sum(distances[: max(len(rows) - byzantine - 2, 0)]))
     chosen = sorted(tasks, key=scores.__getitem__)[:selected]
     return [1 / selected if task in chosen else 0.0 for task in tasks]
 
@@ -69,7 +69,7 @@ def _select(gram: Tensor, byzantine: int, selected: int) -> Tensor:
     squares = matrix.diagonal(dim1=-2, dim2=-1)
     distances = squares.unsqueeze(-1) + squares.unsqueeze(-2) - 2 * matrix
     distances.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)
-    neighbours = tasks - byzantine - 2
+    neighbours = max(tasks - byzantine - 2, 0)
     if can_sync(matrix) and bool((squares < torch.inf).all()):
         scores = distances.topk(neighbours, largest=False, sorted=False).values.sum(-1)
         chosen = scores.argsort(dim=-1, stable=True)[:, :selected]
@@ -86,7 +86,13 @@ def _select(gram: Tensor, byzantine: int, selected: int) -> Tensor:
     return torch.zeros_like(scores).scatter_(-1, chosen, shares)
 
 
-def trimmed_mean(gradients: Tensor | Sequence[Tensor], *, trim: int, present: Tensor | None = None) -> Tensor:
+def trimmed_mean(
+    gradients: Tensor | Sequence[Tensor],
+    *,
+    trim: int,
+    present: Tensor | None = None,
+    importance: Tensor | None = None,
+) -> Tensor:
     """Average the task gradients in each coordinate without its `trim` largest and `trim` smallest values.
 
     The result is not a combination of the task gradients, so it has no weights.
@@ -97,6 +103,8 @@ def trimmed_mean(gradients: Tensor | Sequence[Tensor], *, trim: int, present: Te
         present (Tensor, optional): Boolean mask of the present tasks, shape (T,), or (T, …) with leading dimensions
             of the gradients. The gradients of the others are ignored. If fewer than 2·`trim` + 1 are present, `trim`
             is reduced to leave one or two values. Default: None, which means that all are present.
+        importance (Tensor, optional): Factor of each task on those of its values that remain, shape (T,).
+            Default: None, which is 1 for each task.
 
     Returns:
         Tensor: The mean of the remaining values, shape (…); 0 if no task is present.
@@ -114,12 +122,18 @@ def trimmed_mean(gradients: Tensor | Sequence[Tensor], *, trim: int, present: Te
     if not 0 <= 2 * trim < tasks:
         raise ValueError(f"trim must be at least 0 and below half the number of tasks, {tasks}, got {trim}")
     if present is None or (can_sync(present) and bool(present.all())):
-        return rows.sort(0).values[trim : tasks - trim].mean(0)
+        return _sort(rows, importance)[trim : tasks - trim].mean(0)
     present = present.reshape(present.shape + (1,) * (rows.dim() - present.dim()))
     count = present.sum(0, keepdim=True)
     least = ((count - 1) // 2).clamp(0, trim)
-    ordered = torch.where(present, rows, torch.inf).sort(0).values
+    ordered = _sort(torch.where(present, rows, torch.inf), importance)
     rank = torch.arange(tasks, device=rows.device).view(-1, *(1,) * (rows.dim() - 1))
     kept = (rank >= least) & (rank < count - least)
     number = (count - 2 * least).clamp_min(1).squeeze(0)
     return torch.where(kept, ordered, 0.0).sum(0) / number.to(rows.dtype)
+
+
+def _sort(rows: Tensor, importance: Tensor | None) -> Tensor:
+    """Sort the values of each coordinate over the tasks, then multiply them by the importance of their tasks."""
+    values, order = rows.sort(0)
+    return values if importance is None else values * importance.to(rows)[order]

@@ -1,0 +1,112 @@
+"""ConFIG: a direction with equal cosines to all task gradients."""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..distributed import ProcessGroup
+from ..functional import config_weights
+from ..gradients import Passes
+from ..inputs import PerTask
+from ..registry import register
+from ..weighting import Weighting
+from ._step import StepContext
+from .base import Aggregation, Heads, Ranks
+
+
+@register(
+    "config",
+    paper="Liu et al. 2025",
+    url="https://arxiv.org/abs/2408.11104",
+    space="gradient",
+    needs=("shared",),
+    summary="equal cosines with all task gradients: for physics-informed networks, whose losses differ much in scale",
+)
+class ConFIG(Aggregation):
+    r"""Conflict-free inverse gradients (Liu, Chu and Thuerey, ICLR 2025).
+
+    The direction has the same positive cosine with every task gradient, so no task gets worse to first order. Its
+    length is the sum of the projections of all gradients on it. Use it for losses that differ much in scale, such as
+    those of physics-informed networks.
+
+    .. math:: u = \frac{U^+ \mathbf 1}{\|U^+ \mathbf 1\|}, \qquad d = \Bigl(\sum_i \langle g_i, u\rangle\Bigr) u
+
+    The rows of :math:`U` are the unit gradients. With `importance`, the cosines are in its ratio. If the gradients are
+    linearly dependent, the cosines are equal in least squares only; see `counterpoise.functional.config_weights`.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        weighting (Weighting, optional): Loss-space method whose weights multiply the losses before their gradients
+            are compared. `None` weights all losses equally. Default: `None`.
+        heads (str, optional): Gradient of the parameters that are not shared. `"own"` is the gradient of their weighted
+            loss; `"aggregated"` multiplies it by the weight that the method gives the task. Default: `"own"`.
+        passes (str, optional): How task gradients are computed. `"loop"` runs one backward pass per task, `"batched"`
+            one vectorised pass for all; `"auto"` uses a vectorised pass for small shared networks with `features=`,
+            and a loop otherwise. Default: `"auto"`.
+        ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
+            first, `"local"` compares those of each rank. Default: `"exact"`.
+        importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
+            A mapping may leave out tasks, whose factor is 1. Default: `None`.
+        fixed (mapping of str to float, optional): Losses that are added with a fixed factor and not balanced, by name.
+            They may be listed in `tasks` or not. Default: `None`.
+        memory (bool, optional): Enables `memory` of the weighting. Without a weighting it has no effect.
+            Default: `False`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent, and for a negative loss in a method that takes logarithms or inverses. This check waits for the
+            device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
+
+    Example:
+        >>> import torch
+        >>> import counterpoise as cp
+        >>> w = torch.zeros(2, requires_grad=True)
+        >>> balancer = cp.ConFIG(2)
+        >>> _ = balancer.backward([w[0], 3 * w[1]], shared=[w])  # 45° to both gradients
+        >>> w.grad
+        tensor([2., 2.])
+
+    References:
+        Liu et al., ConFIG: Towards Conflict-free Training of Physics Informed Neural Networks.
+        https://arxiv.org/abs/2408.11104
+    """
+
+    uses_preference: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        weighting: Weighting | None = None,
+        heads: Heads = "own",
+        passes: Passes = "auto",
+        ranks: Ranks = "exact",
+        importance: PerTask | None = None,
+        fixed: Mapping[str, float] | None = None,
+        memory: bool = False,
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(
+            tasks,
+            weighting=weighting,
+            heads=heads,
+            passes=passes,
+            ranks=ranks,
+            importance=importance,
+            fixed=fixed,
+            memory=memory,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
+
+    def solve(self, gram: Tensor, context: StepContext) -> Tensor:
+        return config_weights(gram, preference=self._preference(gram))

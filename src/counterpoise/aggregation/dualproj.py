@@ -1,0 +1,110 @@
+"""DualProj: the mean gradient, projected on the dual cone."""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..distributed import ProcessGroup
+from ..functional import dualproj_weights
+from ..gradients import Passes
+from ..inputs import PerTask
+from ..registry import register
+from ..weighting import Weighting
+from ._step import StepContext
+from .base import Aggregation, Heads, Ranks
+
+
+@register(
+    "dualproj",
+    paper="Lopez-Paz and Ranzato 2017",
+    url="https://arxiv.org/abs/1706.08840",
+    space="gradient",
+    needs=("shared",),
+    summary="nearest direction to the mean gradient that conflicts with no task",
+)
+class DualProj(Aggregation):
+    r"""Projection of the mean gradient on the dual cone (Lopez-Paz and Ranzato, NeurIPS 2017).
+
+    Among the directions that conflict with no task, this is the nearest to the mean gradient. It is the mean gradient
+    itself if that conflicts with none.
+
+    .. math:: \min_d \|d - g_0\|^2 \quad\text{s.t. } \langle g_i, d\rangle \ge 0 \text{ for all } i
+
+    Here :math:`g_0` is the mean gradient, weighted with `importance`. The rule is that of gradient episodic memory, as
+    UPGrad's authors name it. The solver is exact; see `counterpoise.functional.dualproj`.
+
+    Args:
+        tasks (int or sequence of str): Number of tasks, or their names.
+        weighting (Weighting, optional): Loss-space method whose weights multiply the losses before their gradients
+            are compared. `None` weights all losses equally. Default: `None`.
+        heads (str, optional): Gradient of the parameters that are not shared. `"own"` is the gradient of their weighted
+            loss; `"aggregated"` multiplies it by the weight that the method gives the task. Default: `"own"`.
+        passes (str, optional): How task gradients are computed. `"loop"` runs one backward pass per task, `"batched"`
+            one vectorised pass for all; `"auto"` uses a vectorised pass for small shared networks with `features=`,
+            and a loop otherwise. Default: `"auto"`.
+        ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
+            first, `"local"` compares those of each rank. Default: `"exact"`.
+        importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
+            A mapping may leave out tasks, whose factor is 1. Default: `None`.
+        fixed (mapping of str to float, optional): Losses that are added with a fixed factor and not balanced, by name.
+            They may be listed in `tasks` or not. Default: `None`.
+        memory (bool, optional): Enables `memory` of the weighting. Without a weighting it has no effect.
+            Default: `False`.
+        batch_shape (int or tuple of int, optional): Leading dimensions of the losses, to balance several replicas at
+            once, each with its own state. Default: `()`.
+        strict (bool, optional): If `True`, raise an error for a non-finite loss instead of treating its task as
+            absent, and for a negative loss in a method that takes logarithms or inverses. This check waits for the
+            device in every step. Default: `False`.
+        process_group (ProcessGroup, optional): Process group over which the losses are averaged. `None` uses the
+            default group, if one is initialised. Default: `None`.
+
+    Returns:
+        `backward` adds the direction to `.grad` and returns the weighted sum of the losses, detached.
+
+    Example:
+        >>> import torch
+        >>> import counterpoise as cp
+        >>> w = torch.zeros(2, requires_grad=True)
+        >>> balancer = cp.DualProj(2)
+        >>> _ = balancer.backward([w[0], 2 * w[1] - 2 * w[0]], shared=[w])  # gradients (1, 0) and (−2, 2)
+        >>> balancer.weights  # the direction (0, 1)
+        tensor([1.0000, 0.5000])
+
+    References:
+        Lopez-Paz and Ranzato, Gradient Episodic Memory for Continual Learning. https://arxiv.org/abs/1706.08840
+    """
+
+    uses_preference: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        tasks: int | Sequence[str],
+        *,
+        weighting: Weighting | None = None,
+        heads: Heads = "own",
+        passes: Passes = "auto",
+        ranks: Ranks = "exact",
+        importance: PerTask | None = None,
+        fixed: Mapping[str, float] | None = None,
+        memory: bool = False,
+        batch_shape: int | tuple[int, ...] = (),
+        strict: bool = False,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(
+            tasks,
+            weighting=weighting,
+            heads=heads,
+            passes=passes,
+            ranks=ranks,
+            importance=importance,
+            fixed=fixed,
+            memory=memory,
+            batch_shape=batch_shape,
+            strict=strict,
+            process_group=process_group,
+        )
+
+    def solve(self, gram: Tensor, context: StepContext) -> Tensor:
+        return dualproj_weights(gram, preference=self._preference(gram))
