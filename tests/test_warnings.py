@@ -220,7 +220,7 @@ def test_other_courses_are_no_collapse(losses: Callable[[int], Tensor]) -> None:
     assert not any("more than" in message for message in caught(repeat(balancer, losses, 300)))
 
 
-SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
+SEEDS = [0, pytest.param(1, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -252,11 +252,10 @@ def test_collapse_is_found_within_200_steps_and_named(problem: str, method: type
     assert collapsed[-1] - collapsed[0] <= 200
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("method", [cp.Static, cp.Kendall, cp.PCGrad])
 @pytest.mark.parametrize("problem", list(PROBLEMS))
-def test_methods_that_do_not_collapse_do_not_warn(problem: str, method: Any, seed: int) -> None:
-    case = PROBLEMS[problem](seed=seed)
+def test_methods_that_do_not_collapse_do_not_warn(problem: str, method: Any) -> None:
+    case = PROBLEMS[problem](seed=0)
     assert caught(lambda: train(case, method(case.tasks))) == []
 
 
