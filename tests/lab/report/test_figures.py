@@ -58,6 +58,7 @@ def test_matplotlib_draws_each_kind_of_mark(name: str) -> None:
 def test_matplotlib_draws_a_curve_per_method_and_one_legend() -> None:
     study = STUDIES["rescaling"]
     spec = scores.curves(study, paper_scores(study, noise=0.01))
+    assert spec is not None
     figure = render(spec)
     visible = [axis for axis in figure.axes if axis.get_visible()]
     assert len(visible) == len(spec.panels)
@@ -92,6 +93,7 @@ def test_plotly_has_a_trace_shape_or_annotation_for_each_kind_of_mark(name: str)
 def test_plotly_panels_share_their_range_within_a_row() -> None:
     study = STUDIES["rescaling"]
     spec = scores.curves(study, paper_scores(study, noise=0.01))
+    assert spec is not None
     panels = plotly_panels(spec)
     ranges = [tuple(panel.figure["layout"]["yaxis"]["range"]) for panel in panels]
     assert len(ranges) == len(spec.panels)

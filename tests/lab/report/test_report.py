@@ -266,7 +266,9 @@ def test_panels_state_their_number_of_seeds() -> None:
     results = paper_scores(STUDY)
     extra = {condition.key for condition in STUDY.conditions if condition.extra}
     results = results[~results["condition"].isin(extra) | results["seed"].isin(STUDY.seeds)]
-    titles = [panel.title for panel in scores.curves(STUDY, results).panels]
+    figure = scores.curves(STUDY, results)
+    assert figure is not None
+    titles = [panel.title for panel in figure.panels]
     assert titles == 2 * ["as in the paper (10 seeds)", "graded factors (3 seeds)", "uniform factors (3 seeds)"]
 
 

@@ -103,7 +103,7 @@ class Report:
         """Write everything except the figures: scores, tables as CSV, Markdown and LaTeX, and the ledger."""
         texts: dict[str, str] = {}
         for study in self.studies:
-            texts |= self._study_texts(study)
+            texts |= self.study_texts(study)
         texts |= self._ledger_texts()
         rows = saturation.saturation_rows(self.studies, self.frames)
         if len(rows):
@@ -116,7 +116,7 @@ class Report:
             write_atomic(folder / name, text.encode(), durable=False)
         return [folder / name for name in texts]
 
-    def _study_texts(self, study: Study) -> dict[str, str]:
+    def study_texts(self, study: Study) -> dict[str, str]:
         """Return the tables and scores of a study by file name."""
         frame, seed_sets = self.frames[study.name], self.seed_sets[study.name]
         texts = {}

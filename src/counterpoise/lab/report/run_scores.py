@@ -36,10 +36,10 @@ def collect_scores(study: Study, results: Results, **selection: Unpack[Selection
     for cell, result in _finished_cells(study, results, **selection):
         place = {"method": cell.method, "condition": cell.condition.key, "seed": cell.run.seed}
         scores = {"lr": cell.run.network_lr, "macro": result.get("macro"), "worst": result.get("worst")}
-        position = result["chart"].get("z_over_tau", [])
+        position = (z for z in result["chart"].get("z_over_tau", []) if z is not None)  # None: it diverged
         scores["reach"] = max(map(abs, position), default=float("nan"))
         scores |= {"peak": result.get("peak"), "epochs": result.get("epochs")} | result.get("metrics", {})
-        rows.append(place | scores | result.get("scores", {}))
+        rows.append(place | scores | result.get("scores", {}) | place)  # a task may be called "seed"
     columns = None if rows else list(dict.fromkeys([*COLUMNS, *study.metrics]))
     frame = _merge_single_tasks(study, pd.DataFrame(rows, columns=columns))
     if "delta_m" in study.metrics:
@@ -85,7 +85,7 @@ def collect_histories(study: Study, results: Results, **selection: Unpack[Select
             each = _by_task("weight", tasks, row["weight"])
             if chart:
                 each |= _by_task("z", tasks, chart["z_over_tau"]) | _by_task("theta", tasks, chart["theta"])
-            rows.append(place | numbers | watched | row.get("metrics", {}) | each)
+            rows.append(place | numbers | watched | row.get("metrics", {}) | each | place | {"epoch": row["epoch"]})
     return pd.DataFrame(rows, columns=None if rows else ["method", "condition", "seed", "epoch"])
 
 

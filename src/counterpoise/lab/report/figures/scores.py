@@ -48,13 +48,18 @@ def stress_curves(frames: Mapping[str, pd.DataFrame]) -> FigureSpec:
     )
 
 
-def curves(study: Study, frame: pd.DataFrame) -> FigureSpec:
-    """Draw the scores of a study against the scale factor: a column per table, a row per score."""
+def curves(study: Study, frame: pd.DataFrame) -> FigureSpec | None:
+    """Draw the scores of a study against the scale factor: a column per table, a row per score.
+
+    Return None if no table with scale factors was run.
+    """
     run = set(frame["condition"])
     started = {
         name: cs for name, cs in study.conditions_by_part().items() if any(condition.key in run for condition in cs)
     }
     parts = {name: cs for name, cs in started.items() if "scale" in dict(cs[0].options)}
+    if not parts:
+        return None
     metrics = [metric for metric in study.metrics if metric in SCORE_NAMES]
     panels = []
     for metric in metrics:
@@ -148,6 +153,7 @@ def ranking(study: Study, frame: pd.DataFrame) -> FigureSpec:
     marks: list[Mark] = [
         Line("", [np.nanmin(means), np.nanmax(means)], [place, place], FAINT_STYLE, width=1)
         for place, (means, _) in zip(places, table.values(), strict=True)
+        if np.isfinite(means).any()  # otherwise all runs of the method diverged
     ]
     for i, key in enumerate(keys):
         means, sds = (np.array([pair[which][i] for pair in table.values()]) for which in (0, 1))

@@ -52,11 +52,12 @@ def study_figures(
 
 
 def _synthetic_dynamics(study: Study, histories: pd.DataFrame) -> dict[str, FigureSpec | None]:
-    """Draw the chart of BPGS in each column of the first table, and all weights in its first and last column."""
+    """Draw the chart of BPGS in each column of the first table with runs, and all weights in its outer columns."""
     if not len(histories):
         return {}
     run = set(histories["condition"])
-    keys = [c.key for c in next(iter(study.conditions_by_part().values())) if c.key in run]
+    tables = ([c.key for c in conditions if c.key in run] for conditions in study.conditions_by_part().values())
+    keys = next(keys for keys in tables if keys)
     cells = {(m, key): selected for (m, key), selected in histories.groupby(["method", "condition"], sort=False)}
     charted = [(key, cells["BPGS", key]) for key in keys if ("BPGS", key) in cells]
     figures = {f"{study.name}-chart": dynamics.chart(study.title, charted)}
