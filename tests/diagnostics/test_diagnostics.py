@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import counterpoise as cp
-from counterpoise.diagnostics.advice import SCALE_FREE
+from counterpoise.diagnostics.advice import DIVIDES_BY_LOSSES, FOLLOWS_NORMS, MEASURED_SCALE_FREE, SCALE_FREE
 
 TASKS = ["a", "b", "c"]
 
@@ -257,7 +257,50 @@ def test_scale_free_methods_agree_with_recorded_scores() -> None:
         first, *_, last = [float(re.findall(r"\d\.\d+", cell)[0]) for cell in cells]
         if "BPGS " not in method and abs(first - last) < 0.0045:
             scale_free.add(cp.describe(method).build.__name__)
-    assert scale_free == SCALE_FREE
+    assert scale_free == MEASURED_SCALE_FREE
+
+
+@pytest.mark.parametrize("name", sorted(SCALE_FREE - MEASURED_SCALE_FREE))
+def test_direction_of_scale_free_methods_does_not_depend_on_a_factor(name: str) -> None:
+    directions = []
+    for factor in (1.0, 1000.0):
+        net, balancer = Net(), cp.make(name, TASKS)
+        for step in range(3):
+            net.zero_grad()
+            losses = net.losses(step)
+            balancer.backward(losses | {"a": factor * losses["a"]}, shared=net.trunk.parameters())
+        row = torch.cat([p.grad.flatten() for p in net.trunk.parameters() if p.grad is not None])
+        directions.append(nn.functional.normalize(row, dim=0))
+    torch.testing.assert_close(*directions, rtol=1e-3, atol=1e-4)
+
+
+def test_lists_of_methods_name_registered_classes() -> None:
+    classes = {cp.describe(name).build.__name__ for name in cp.methods()} | {"BPGS(statistic='gradient')"}
+    assert classes >= SCALE_FREE | DIVIDES_BY_LOSSES | FOLLOWS_NORMS
+    assert {cp.describe(name).build.__name__ for name in cp.methods("scale")} <= FOLLOWS_NORMS
+    assert not DIVIDES_BY_LOSSES & FOLLOWS_NORMS
+
+
+@pytest.mark.parametrize("name", ["first-loss", "go4align"])
+def test_methods_that_divide_by_losses_are_not_kept_if_a_loss_vanishes(name: str) -> None:
+    w = torch.ones(2, requires_grad=True)
+    balancer = cp.make(name, ["a", "b"])
+    with cp.diagnose(balancer, shared=[w], every=1) as monitor:
+        for step in range(60):
+            balancer.backward([w[0] * 10 ** (-step / 10), 3.0 + 0 * w[1]], shared=[w])
+    assert monitor.diagnosis.vanishing == ("a",)
+    assert "keep it" not in str(monitor.diagnosis)
+
+
+@pytest.mark.parametrize("name", ["grad-normalise", "lra", "gradnorm", "gradnorm-proxy"])
+def test_methods_that_follow_gradient_norms_are_kept_if_gradients_differ(name: str) -> None:
+    w = torch.ones(2, requires_grad=True)
+    balancer = cp.make(name, ["a", "b"])
+    with cp.diagnose(balancer, shared=[w], every=1) as monitor:
+        for _ in range(20):
+            balancer.backward([w[0], 500 * w[1]], shared=[w])
+    assert monitor.diagnosis.verdict == "scale"
+    assert "keep it" in monitor.diagnosis.advice[0]
 
 
 def test_compiled_step_is_not_monitored() -> None:

@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-from ..registry import describe, methods
 from .evaluation import MOVED_DECADES, STILL_DECADES
 from .measurements import Measurements
 
@@ -17,20 +16,30 @@ LEVEL_DECADES = 1.0  # gradients are level if they are closer than this
 ONE_TASK_SHARE = 0.9
 DEGENERATE_SHARE = 0.999  # of the weights; scale alone explains it if the weighted gradients are level
 
-SCALE_FREE = {
+MEASURED_SCALE_FREE = {
     *("BPGS", "UWO", "EMAUWO", "GeometricMean", "FAMO", "STCH"),
     *("NashMTL", "FairGrad", "IMTLG", "IMTL", "DBMTL"),
 }
 """Methods whose score drops by less than 0.005 if one loss is multiplied by 1000 (results/beyond)."""
 
+SCALE_FREE = MEASURED_SCALE_FREE | {"FirstLoss", "ConFIG", "MConFIG"}
+"""These, and methods whose direction does not change if one loss is multiplied by a constant, by definition."""
+
 DIVIDES_BY_LOSSES = {
-    *("BPGS", "UWO", "EMAUWO", "UWSO", "GeometricMean", "FAMO", "STCH"),
+    *("BPGS", "UWO", "EMAUWO", "UWSO", "GeometricMean", "FAMO", "STCH", "FirstLoss", "GO4Align"),
     *("Kendall", "KendallL1", "IMTLL", "IMTL", "DBMTL"),
 }
-"""Methods whose weights follow 1/L or log L: a loss that approaches zero takes all the weight."""
+"""Methods whose weights follow 1/L or log L: a loss that approaches zero takes all the weight.
 
-FOLLOWS_NORMS = {"GradNormalise", "LRA", "BPGS(statistic='gradient')"}
+FirstLoss divides by the losses of the first batch: its weights do not grow, but are wrong if loss scale is not gradient
+scale.
+"""
+
+FOLLOWS_NORMS = {"GradNormalise", "LRA", "NTK", "GradNorm", "GradNormProxy", "BPGS(statistic='gradient')"}
 """Methods whose weights follow the norms of the task gradients."""
+
+RECOMMENDED_BY_NORMS = ("GradNormalise", "LRA")
+"""Those that need neither residuals nor a learning rate of their own."""
 
 
 def decide(found: Measurements) -> Verdict:
@@ -132,9 +141,8 @@ def _alternatives(found: Measurements) -> str:
 
 
 def _sized_by_gradients(found: Measurements) -> list[str]:
-    """Return the registered methods whose weights follow gradient norms, without the monitored one."""
-    known = {describe(name).build.__name__ for name in methods()}
-    return [f"cp.{name}" for name in sorted(FOLLOWS_NORMS & known) if name not in found.methods]
+    """Return the recommended methods whose weights follow gradient norms, without the monitored one."""
+    return [f"cp.{name}" for name in RECOMMENDED_BY_NORMS if name not in found.methods]
 
 
 def _objective_remarks(found: Measurements) -> list[str]:
