@@ -6,7 +6,7 @@ import torch
 
 import counterpoise as cp
 
-SPACES = {"loss": "Loss space", "gradient": "Gradient space"}
+SPACES = {"loss": "Loss space", "scale": "Gradient scale", "gradient": "Gradient space"}
 
 
 def methods() -> str:
@@ -46,7 +46,7 @@ def importance() -> str:
             (preference if balancer.uses_preference else rows).append(name)
         elif isinstance(balancer, cp.Weighting):
             (normalised if balancer.normalised else plain).append(name)
-    spaces = ("loss", "loss", "gradient", "gradient")
+    spaces = ("loss, scale", "loss, scale", "gradient", "gradient")
     lines = ["| space | `importance` | methods |", "| --- | --- | --- |"]
     for space, (effect, names) in zip(spaces, effects.items(), strict=True):
         lines.append(f"| {space} | {effect} | {', '.join(f'`{name}`' for name in names)} |")

@@ -20,7 +20,7 @@ SECTIONS = [
 ]  # fmt: skip
 
 
-def method_table(space: Literal["loss", "gradient"]) -> str:
+def method_table(space: Literal["loss", "scale", "gradient"]) -> str:
     """Return the table of the methods of one space, from the registry."""
     lines = ["| method | class | when to use it | paper | needs |", "| --- | --- | --- | --- | --- |"]
     for name in cp.methods(space):
@@ -49,6 +49,7 @@ def rescaling_table() -> str:
 
 TABLES = {
     "loss space": method_table("loss"),
+    "gradient scale": method_table("scale"),
     "gradient space": method_table("gradient"),
     "rescaling": rescaling_table(),
 }
@@ -59,6 +60,13 @@ def test_tables_match_their_source(name: str) -> None:
     found = re.search(rf"<!-- {name} -->\n(.*?)\n?<!-- /{name} -->", TEXT, re.DOTALL)
     assert found is not None
     assert found[1] == TABLES[name], f"put this between the markers of README.md:\n{TABLES[name]}"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_numbers_of_methods_match_the_registry(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    counts = [int(n) + bool(other) for n, other in re.findall(r"(\d+)( other)?(?: multi-task)? methods", text)]
+    assert set(counts) == {len(cp.methods())}
 
 
 def test_published_methods_link_to_their_paper() -> None:
