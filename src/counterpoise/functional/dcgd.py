@@ -53,7 +53,7 @@ def _solve(gram: Tensor, residual: int, kind: DCGDKind) -> Tensor:
     parts = normalise_gram(gram, add_ridge=False)
     groups = torch.ones(gram.shape[-1], 2, dtype=parts.norms.dtype, device=gram.device)
     groups[:, 0] = 0.0
-    groups[residual, 0], groups[residual, 1] = 1.0, 0.0
+    groups[residual] = 1 - groups[residual]  # assigning a number to a single entry would synchronise
     # Divide by the largest norm, so that the products of the groups do not overflow.
     norms = parts.norms if parts.present is None else parts.norms / parts.norms.amax(-2, keepdim=True)
     members = (groups * norms).nan_to_num(0.0)
