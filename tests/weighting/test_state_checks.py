@@ -1,4 +1,4 @@
-"""Calls of `step_end` and `epoch_end` in the wrong order or mode."""
+"""Calls in the wrong order or mode, and losses without a graph."""
 
 import pytest
 import torch
@@ -52,3 +52,27 @@ def test_step_end_before_the_first_call_is_an_error(wrap: bool) -> None:
     famo.load_state_dict(saved.state_dict())
     balancer.step_end(torch.tensor([0.5, 0.9]))
     assert famo.adam.step == 1
+
+
+@pytest.mark.parametrize("form", ["tensor", "list"])
+@pytest.mark.parametrize("name", ["bpgs", "kendall", "kendall-l1", "imtl-l"])
+def test_backward_of_losses_without_a_graph_is_an_error(name: str, form: str) -> None:
+    balancer, values = cp.make(name, 3), torch.tensor([1.0, 2.0, 3.0])
+    losses = values if form == "tensor" else list(values)
+    objective = balancer(losses)  # a value may be computed from constants
+    with pytest.raises(RuntimeError, match="no loss has a graph"):
+        objective.backward()
+    with pytest.raises(RuntimeError, match="no loss has a graph"):
+        balancer.backward(losses)
+    assert all(parameter.grad is None for parameter in balancer.parameters())
+
+
+@pytest.mark.parametrize("name", ["bpgs", "kendall", "kendall-l1", "imtl-l"])
+def test_constants_may_stand_for_absent_tasks(name: str) -> None:
+    x = torch.tensor(2.0, requires_grad=True)
+    balancer, zero = cp.make(name, 2), torch.tensor(0.0)
+    balancer.backward([x * 3, zero], counts=torch.tensor([4, 0]))
+    assert x.grad is not None
+    balancer.backward([zero, zero], counts=torch.tensor([0, 0]))
+    balancer.backward([None, None])
+    balancer.backward(torch.tensor([torch.nan, torch.nan]))

@@ -14,7 +14,7 @@ class Objective(torch.autograd.Function):
 
     In the backward pass the losses get the weights of the step and the learned parameter gets its gradient, each
     multiplied by the incoming gradient. A GradScaler's factor or a division by accumulation steps therefore reaches
-    both.
+    both. The backward pass raises an error if no present loss has a graph.
     """
 
     @staticmethod
@@ -42,6 +42,8 @@ class Objective(torch.autograd.Function):
         (grad,) = grads
         if not ctx.linear and torch.is_grad_enabled():
             raise RuntimeError("this method's objective is not linear in the losses: no second derivatives through it")
+        if not torch.compiler.is_compiling():
+            _check_graph(ctx.needs_input_grad[5:], ctx.weights)
         column = grad.unsqueeze(-1) if grad.dim() else grad
         to_learned = None if ctx.gradient is None else column * ctx.gradient
         if ctx.slots is None:
@@ -50,3 +52,12 @@ class Objective(torch.autograd.Function):
         each = (column * ctx.weights).unbind(-1)
         to_losses = (None if slot in ctx.cut else each[slot] for slot in ctx.slots)
         return None, to_learned, None, None, None, *to_losses
+
+
+def _check_graph(have_graph: tuple[bool, ...], weights: Tensor) -> None:
+    """Raise an error if no loss has a graph, so that only the learned parameter would be trained."""
+    if have_graph and not any(have_graph) and bool((weights != 0).any()):  # constants may stand for absent tasks
+        raise RuntimeError(
+            "no loss has a graph: the losses were detached, or computed under torch.no_grad(), so that backward() "
+            "would not train the network. Pass the losses as the network returns them, without .detach() or .item()"
+        )

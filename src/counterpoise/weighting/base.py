@@ -134,7 +134,7 @@ class Weighting(Balancer):
         """Return the objective of the network, a scalar (or one value per replica).
 
         Its backward pass multiplies the gradient of each loss by its weight and gives the balancer's own parameter its
-        gradient.
+        gradient. It raises an error if no loss has a graph, because the network would not be trained.
 
         Args:
             losses (tensor, mapping or sequence of tensors): The losses of the batch.
