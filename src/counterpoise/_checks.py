@@ -21,7 +21,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 if TYPE_CHECKING:
     from .balancer import Balancer
 
-FIRST_STEPS = 8  # every one of these steps is checked
+FIRST_STEPS = 8  # every one of these steps is checked on the CPU
 GAPS = (8, 24)  # later gaps between two checks are random, so that they do not coincide with a period of the data
 DOMINANT_SHARE = 0.999  # share of all weights above which one task dominates
 COLLAPSE_STEPS = 100  # steps for which one task must dominate
@@ -80,7 +80,8 @@ class StepChecks:
             warnings.warn(message, BalanceWarning, stacklevel=2)
 
     def _look(self, balancer: "Balancer", losses: Tensor, weights: Tensor) -> None:
-        self.next_look = self.steps + (1 if self.steps < FIRST_STEPS else self._random.randint(*GAPS))
+        first = self.steps < FIRST_STEPS and losses.device.type == "cpu"
+        self.next_look = self.steps + (1 if first else self._random.randint(*GAPS))
         self._watch_optimisers(balancer)
         if losses.device.type == "cpu":
             self._evaluate(balancer, self.steps, balancer._last.given, losses, weights)
