@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from numbers import Integral, Real
 from typing import NoReturn, TypeAlias
 
 import torch
@@ -90,10 +91,64 @@ def _number(name: str, value: object) -> float:
     return number
 
 
+def check_number(
+    owner: object,
+    option: str,
+    value: object,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+    most: float | None = None,
+    whole: bool = False,
+    optional: bool = False,
+) -> None:
+    """Raise an error that names the class and the option, unless the value is a finite number within the bounds.
+
+    Args:
+        owner: the object that has the option.
+        option: name of the option.
+        value: the given value.
+        above: bound that the value must exceed.
+        least: smallest allowed value.
+        below: bound that the value must not reach.
+        most: largest allowed value.
+        whole: whether the value must be an integer.
+        optional: whether None is allowed.
+    """
+    if optional and value is None:
+        return
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    fits = isinstance(value, Integral) if whole else is_number
+    number = float(value) if is_number and fits else math.nan  # type: ignore[arg-type]
+    low, high = above if least is None else least, below if most is None else most
+    inside = math.isfinite(number) and (above is None or number > above) and (below is None or number < below)
+    if inside and (least is None or number >= least) and (most is None or number <= most):
+        return
+    expected = "an integer" if whole else "a number"
+    if low is not None and high is not None:
+        expected += f" in {'(' if least is None else '['}{low}, {high}{')' if most is None else ']'}"
+    elif low is not None:
+        expected = expected.replace(" ", " positive ") if above == 0 else f"{expected} that is {low} or more"
+    elif not whole:
+        expected = "a finite number"
+    message = f"{type(owner).__name__}: {option} is {value!r}, expected {expected}{', or None' if optional else ''}"
+    raise ValueError(message) if is_number else TypeError(message)
+
+
 def per_task(
-    option: str, given: PerTask | None, default: float, tasks: tuple[str, ...], shape: tuple[int, ...]
+    option: str,
+    given: PerTask | None,
+    default: float,
+    tasks: tuple[str, ...],
+    shape: tuple[int, ...],
+    *,
+    owner: object = None,
 ) -> Tensor:
-    """Return an option with one number per task as a tensor of `shape`, filled with the default if it is None."""
+    """Return an option with one number per task as a tensor of `shape`, filled with the default if it is None.
+
+    Errors name the class of `owner`.
+    """
     if given is None:
         return torch.full(shape, default, dtype=state_dtype())
     if isinstance(given, Mapping):
@@ -103,6 +158,9 @@ def per_task(
     values = torch.as_tensor(given, dtype=state_dtype())
     if values.shape not in (shape, (len(tasks),)):
         raise ValueError(f"{option} have shape {tuple(values.shape)}, expected {shape}: one for each task")
+    if not values.is_meta and not bool(torch.isfinite(values).all()):
+        name = "" if owner is None else f"{type(owner).__name__}: "
+        raise ValueError(f"{name}{option} are {values.tolist()}, expected finite numbers")
     return values.expand(shape).clone()
 
 

@@ -15,7 +15,7 @@ from .._state.float32 import state_dtype
 from ..distributed import ProcessGroup
 from ..functional._gram import can_sync
 from ..gradients import ComparisonTargets, FactorScaler, GradientList, Passes
-from ..inputs import Losses, PerTask, check_differentiable, collect_losses, mask_unsampled
+from ..inputs import Losses, PerTask, check_differentiable, check_number, collect_losses, mask_unsampled
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
@@ -142,6 +142,8 @@ class AutoLambda(Aggregation):
         unknown = set(primary or ()) - set(self.tasks)
         if unknown:
             raise ValueError(f"primary names {sorted(unknown)}, expected some of {list(self.tasks)}")
+        for name, value in (("virtual_lr", virtual_lr), ("start", start), ("lr", lr)):
+            check_number(self, name, value, least=0)
         self.virtual_lr, self.start, self.lr = virtual_lr, start, lr
         self.primary = tuple(self.tasks if primary is None else primary)
         self.register_buffer("lam", torch.full(self.shape, start, dtype=state_dtype()))

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..distributed import ProcessGroup
 from ..functional import cagrad_weights
 from ..gradients import Passes
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
@@ -35,7 +35,7 @@ class CAGrad(Aggregation):
 
     Args:
         tasks (int or sequence of str): Number of tasks, or their names.
-        alpha (float, optional): Radius :math:`\alpha` relative to the mean gradient, in [0, 1). Default: `0.4`.
+        alpha (float, optional): Radius :math:`\alpha` relative to the mean gradient, 0 or more. Default: `0.4`.
         rescale (bool, optional): Whether to divide the direction by :math:`1 + \alpha^2`, as the authors' code does
             by default; other implementations differ. Default: `True`.
         weighting (Weighting, optional): Loss-space method whose weights multiply the losses before their gradients
@@ -109,8 +109,7 @@ class CAGrad(Aggregation):
             strict=strict,
             process_group=process_group,
         )
-        if not 0 <= alpha < 1:
-            raise ValueError(f"alpha is {alpha}, expected a number in [0, 1)")
+        check_number(self, "alpha", alpha, least=0)
         self.alpha = alpha
         self.rescale = rescale
 

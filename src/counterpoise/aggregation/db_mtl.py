@@ -9,7 +9,7 @@ from torch import Tensor
 from .. import gradients
 from ..distributed import ProcessGroup
 from ..gradients import GradientList, Passes, TaskGradients
-from ..inputs import PerTask, split_fixed_tasks
+from ..inputs import PerTask, check_number, split_fixed_tasks
 from ..registry import register
 from ..weighting import UWO, Weighting
 from ._gradient_memory import GradientMemory
@@ -116,8 +116,8 @@ class DBMTL(Aggregation):
             strict=strict,
             process_group=process_group,
         )
-        if not 0 <= beta < 1:
-            raise ValueError(f"beta is {beta}, expected a number in [0, 1)")
+        check_number(self, "beta", beta, least=0, below=1)
+        check_number(self, "sigma", sigma, least=0)
         self.beta, self.sigma = beta, sigma
         self.memory = GradientMemory()
         self.register_buffer("step", torch.zeros(self.batch_shape))

@@ -8,7 +8,7 @@ from torch import Tensor
 from .. import distributed, gradients
 from ..distributed import ProcessGroup
 from ..gradients import GradientList, Passes, TaskGradients, local_part
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from ..weighting import Weighting
 from ._gradient_memory import GradientMemory
@@ -113,6 +113,7 @@ class ExcessMTL(Aggregation):
             strict=strict,
             process_group=process_group,
         )
+        check_number(self, "lr", lr, least=0)
         self.lr = lr
         self.memory = GradientMemory()
         self.register_buffer("task_weights", torch.ones(self.shape))

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..distributed import ProcessGroup
 from ..functional import fairgrad_weights
 from ..gradients import Passes
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
@@ -107,8 +107,7 @@ class FairGrad(Aggregation):
             strict=strict,
             process_group=process_group,
         )
-        if not alpha > 0:
-            raise ValueError(f"alpha is {alpha}, expected a positive number")
+        check_number(self, "alpha", alpha, above=0)
         self.alpha = alpha
 
     def solve(self, gram: Tensor, context: StepContext) -> Tensor:

@@ -120,9 +120,9 @@ class GradDrop(Aggregation):
             process_group=process_group,
         )
         with torch.device("cpu"):  # Python numbers are read from it, whatever the default device
-            leaks = per_task("leak", leak, 0.0, self.tasks, (len(self.tasks),))
+            leaks = per_task("leak", leak, 0.0, self.tasks, (len(self.tasks),), owner=self)
         if bool(((leaks < 0) | (leaks > 1)).any()):
-            raise ValueError(f"leak is {leaks.tolist()}, expected numbers in [0, 1]")
+            raise ValueError(f"GradDrop: leak is {leaks.tolist()}, expected numbers in [0, 1]")
         self._leaks: list[float] = leaks.tolist()
         self._factors: list[float] = [1.0] * len(self.tasks) if self.importance is None else self.importance.tolist()
         self.register_buffer("seed", replica_seeds(seed, self.batch_shape))

@@ -9,7 +9,7 @@ from .._state.adam import InternalAdam
 from ..distributed import ProcessGroup
 from ..functional import gradnorm_gradient
 from ..gradients import Passes
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
@@ -120,6 +120,8 @@ class GradNorm(Aggregation):
             strict=strict,
             process_group=process_group,
         )
+        check_number(self, "alpha", alpha, least=0)
+        check_number(self, "lr", lr, least=0)
         self.alpha, self.lr = alpha, lr
         self.register_buffer("task_weights", torch.ones(self.shape))
         self.register_buffer("first", torch.full(self.shape, torch.nan))

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..distributed import ProcessGroup
 from ..functional import gradnorm_proxy_weights
 from ..gradients import Passes
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
@@ -110,8 +110,7 @@ class GradNormProxy(Aggregation):
             strict=strict,
             process_group=process_group,
         )
-        if every < 1:
-            raise ValueError(f"every is {every}, expected a number of steps, 1 or more")
+        check_number(self, "every", every, least=1, whole=True)
         self.every = every
         self.register_buffer("task_weights", torch.ones(self.shape))
         self._steps = 0

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..distributed import ProcessGroup
 from ..functional import gradvac_weights
 from ..gradients import Passes
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
@@ -116,8 +116,7 @@ class GradVac(PCGrad):
             strict=strict,
             process_group=process_group,
         )
-        if not 0 <= beta <= 1:
-            raise ValueError(f"beta is {beta}, expected a number in [0, 1]")
+        check_number(self, "beta", beta, least=0, most=1)
         self.beta = beta
         self.register_buffer("phi", torch.zeros(*self.shape, len(self.tasks)))
 

@@ -10,7 +10,7 @@ from .. import gradients
 from .._state.float32 import state_dtype
 from ..distributed import ProcessGroup
 from ..gradients import GradientList, Passes, TaskGradients
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from ..weighting import Weighting
 from ._gradient_memory import GradientMemory
@@ -123,6 +123,9 @@ class MoCo(Aggregation):
             strict=strict,
             process_group=process_group,
         )
+        check_number(self, "beta", beta, least=0, most=1)
+        check_number(self, "gamma", gamma, least=0)
+        check_number(self, "rho", rho, least=0)
         self.beta, self.gamma, self.rho = beta, gamma, rho
         self.memory = GradientMemory()
         self.register_buffer("lam", torch.full(self.shape, 1 / len(self.tasks), dtype=state_dtype()))

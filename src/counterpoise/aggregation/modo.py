@@ -157,6 +157,7 @@ class MoDo(Aggregation):
         memories = self.memory.get(grads, tasks)
         last: list[GradientList] = [[memory[slot] for memory in memories] for slot in range(tasks)]
         products = gradients.gram_matrix([*grads.rows, *last], len(self.batch_shape))[..., :given, given:]
+        products = self._sum_over_ranks(products, grads)
         by_slot = dict(zip(grads.slots, products.unbind(-2), strict=True))
         zero = torch.zeros_like(products[..., 0, :])
         products = torch.stack([by_slot.get(slot, zero) for slot in range(tasks)], -2) * context.inverse_scale

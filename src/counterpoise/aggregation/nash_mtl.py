@@ -9,7 +9,7 @@ from torch import Tensor
 from ..distributed import ProcessGroup
 from ..functional import nash_weights
 from ..gradients import Passes
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
@@ -109,8 +109,7 @@ class NashMTL(Aggregation):
             strict=strict,
             process_group=process_group,
         )
-        if max_norm is not None and not max_norm > 0:
-            raise ValueError(f"max_norm is {max_norm}, expected a positive number or None")
+        check_number(self, "max_norm", max_norm, above=0, optional=True)
         self.max_norm = max_norm
 
     def solve(self, gram: Tensor, context: StepContext) -> Tensor:

@@ -9,7 +9,7 @@ from .._state.float32 import state_dtype
 from ..distributed import ProcessGroup
 from ..functional import sdmgrad_weights
 from ..gradients import Passes
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
@@ -119,11 +119,10 @@ class SDMGrad(Aggregation):
             strict=strict,
             process_group=process_group,
         )
-        if lam < 0 or lr <= 0 or not 0 <= momentum < 1 or iterations < 1:
-            raise ValueError(
-                f"lam, lr, momentum, iterations are {lam}, {lr}, {momentum}, {iterations}, expected lam ≥ 0, lr > 0, "
-                f"momentum in [0, 1) and at least one iteration"
-            )
+        check_number(self, "lam", lam, least=0)
+        check_number(self, "lr", lr, above=0)
+        check_number(self, "momentum", momentum, least=0, below=1)
+        check_number(self, "iterations", iterations, least=1, whole=True)
         self.lam, self.lr, self.momentum, self.iterations = lam, lr, momentum, iterations
         self.register_buffer("w", torch.full(self.shape, 1 / len(self.tasks), dtype=state_dtype()))
 

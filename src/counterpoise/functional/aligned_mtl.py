@@ -8,6 +8,7 @@ from ._gram import cast_weights
 from ._masking import working_dtype
 
 
+@torch.no_grad()
 def aligned_mtl_weights(gram: Tensor) -> Tensor:
     """Compute w = B·1 with B = √λ_min V Λ^{−½} Vᵀ, where G = V Λ Vᵀ.
 

@@ -74,7 +74,7 @@ def cagrad(gram: Tensor, *, alpha: float = 0.4, rescale: bool = True, preference
 
     Args:
         gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
-        alpha (float, optional): Radius of the ball relative to ‖g₀‖, in [0, 1). Default: 0.4.
+        alpha (float, optional): Radius of the ball relative to ‖g₀‖, 0 or more. Default: 0.4.
         rescale (bool, optional): Whether to divide d by 1 + α², as the authors' code does. Default: True.
         preference (Tensor, optional): Importance p of the tasks, not negative, shape broadcastable to (…, T). g₀ is
             then Σ p_i g_i / Σp, over the present tasks. Default: None, equal importance.
@@ -105,7 +105,7 @@ def cagrad_weights(
 
     Args:
         gram (Tensor): Gram matrices of the task gradients, shape (…, T, T).
-        alpha (float, optional): Radius of the ball relative to ‖g₀‖, in [0, 1). Default: 0.4.
+        alpha (float, optional): Radius of the ball relative to ‖g₀‖, 0 or more. Default: 0.4.
         rescale (bool, optional): Whether to divide d by 1 + α², as the authors' code does. Default: True.
         preference (Tensor, optional): Importance p of the tasks, not negative, shape broadcastable to (…, T). g₀ is
             then Σ p_i g_i / Σp, over the present tasks. Default: None, equal importance.

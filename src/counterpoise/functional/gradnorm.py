@@ -43,6 +43,7 @@ def gradnorm_gradient(weights: Tensor, norms: Tensor, losses: Tensor, first: Ten
     return torch.where(present, unweighted * (weighted - target).sign(), 0.0)
 
 
+@torch.no_grad()
 def gradnorm_proxy_weights(gram: Tensor, *, floor: float = 1e-4) -> Tensor:
     """Compute w_i ∝ 1/max(‖g_i‖², floor) with Σw = T over the present tasks: GradNormProxy of the BPGS paper.
 

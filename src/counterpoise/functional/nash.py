@@ -66,7 +66,7 @@ def fairgrad(gram: Tensor, *, alpha: float = 1.0, preference: Tensor | None = No
     References:
         Ban and Ji, Fair Resource Allocation in Multi-Task Learning. https://arxiv.org/abs/2402.15638
     """
-    power = 1 / alpha
+    power = _power(alpha)
     weights, parts, p, solved = _solve(gram, power, preference)
     x = torch.where(parts.inverse > 0, weights * parts.norms, 1.0)
     target = _target(x, _inverse_or_one(parts), power, p)
@@ -145,7 +145,14 @@ def fairgrad_weights(gram: Tensor, *, alpha: float = 1.0, preference: Tensor | N
     References:
         Ban and Ji, Fair Resource Allocation in Multi-Task Learning. https://arxiv.org/abs/2402.15638
     """
-    return cast_weights(gram, _solve(gram, 1 / alpha, preference)[0])
+    return cast_weights(gram, _solve(gram, _power(alpha), preference)[0])
+
+
+def _power(alpha: float) -> float:
+    """Return the exponent 1/α of the equation."""
+    if not 0 < alpha < math.inf:
+        raise ValueError(f"fairgrad: alpha is {alpha}, expected a positive number")
+    return 1 / alpha
 
 
 @without_autograd

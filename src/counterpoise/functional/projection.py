@@ -46,6 +46,7 @@ def _project(gram: Tensor, order: Tensor | None) -> Tensor:
     return _sum_weights(parts, coefficients)
 
 
+@torch.no_grad()
 def gradvac_weights(
     gram: Tensor, phi: Tensor, order: Tensor | None = None, *, beta: float = 0.01
 ) -> tuple[Tensor, Tensor]:

@@ -33,6 +33,7 @@ def project_on_simplex(x: Tensor, present: Tensor) -> Tensor:
     return torch.where(present, (x - shifts.gather(-1, last)).clamp_min(0.0), 0.0)
 
 
+@torch.no_grad()
 def sdmgrad_weights(
     gram: Tensor, w: Tensor, *, lam: float = 0.3, lr: float = 10.0, momentum: float = 0.5, iterations: int = 20
 ) -> tuple[Tensor, Tensor]:

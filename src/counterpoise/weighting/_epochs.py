@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..distributed import ProcessGroup
 from ..functional import Step
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ._running_mean import RunningMean
 from .base import Weighting
 
@@ -44,6 +44,7 @@ class EpochWeighting(Weighting):
             strict=strict,
             process_group=process_group,
         )
+        check_number(self, "max_epoch_steps", max_epoch_steps, least=1, whole=True, optional=True)
         self.max_epoch_steps = max_epoch_steps
         self.mean = RunningMean(self.shape)
         self._steps = 0

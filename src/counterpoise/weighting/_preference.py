@@ -43,7 +43,7 @@ class PreferenceWeighting(Weighting):
             strict=strict,
             process_group=process_group,
         )
-        values = per_task("entries of preference", preference, 1.0, self.tasks, self.shape)
+        values = per_task("entries of preference", preference, 1.0, self.tasks, self.shape, owner=self)
         if preference is not None and not values.is_meta and not bool((values.amin(-1) >= 0).all() & values.any()):
             raise ValueError(f"preference is {values.tolist()}, expected numbers that are 0 or more, and one above 0")
         self.register_buffer("preference", values)

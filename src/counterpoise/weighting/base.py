@@ -24,7 +24,7 @@ from ..balancer import Balancer
 from ..distributed import ProcessGroup
 from ..functional import Step, limit_ratio, rescale_to_sum, weighted_sum
 from ..gradients import ComparisonTargets, TaskGradients
-from ..inputs import Losses, PerTask, Slots, check_values, collect_losses, cut_nonfinite, mask_unsampled
+from ..inputs import Losses, PerTask, Slots, check_number, check_values, collect_losses, cut_nonfinite, mask_unsampled
 from ._gradients import Schedule, measure_gradients
 from ._objective import Objective
 
@@ -95,8 +95,7 @@ class Weighting(Balancer):
             strict=strict,
             process_group=process_group,
         )
-        if max_ratio is not None and not max_ratio >= 1:
-            raise ValueError(f"max_ratio is {max_ratio}, expected a number that is 1 or more, or None")
+        check_number(self, "max_ratio", max_ratio, least=1, optional=True)
         self.max_ratio = max_ratio
         self.memory = memory
         self._held: Tensor | None = None  # the weights during one step of an optimiser with a closure

@@ -13,7 +13,7 @@ from ..functional import Anchor, Chart, ChartKind, ChartOptions, Step, bpgs, bpg
 from ..functional._masking import working_dtype
 from ..functional.bpgs import radius
 from ..gradients import TaskGradients
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from ._gradients import Schedule, update_running_norms
 from .base import Weighting
@@ -144,12 +144,12 @@ class BPGS(Weighting):
         if statistic not in get_args(Statistic):
             raise ValueError(f"statistic is {statistic!r}, expected one of {', '.join(map(repr, get_args(Statistic)))}")
         for name, value in (("eps_log", eps_log), ("eps_std", eps_std)):
-            if not value > 0:
-                raise ValueError(f"{name} is {value}, expected a positive number")
+            check_number(self, name, value, above=0)
+        for name, value in (("margin", margin), ("theta_gain", theta_gain), ("s_min", s_min), ("s_max", s_max)):
+            check_number(self, name, value)
+        check_number(self, "every", every, least=1, whole=True)
         if not 0 < radius(len(self.tasks), margin) < math.inf:
             raise ValueError(f"margin is {margin}, expected a number that leaves τ = √(T − 1) + margin positive")
-        if not math.isfinite(theta_gain):
-            raise ValueError(f"theta_gain is {theta_gain}, expected a finite number")
         if not s_min < s_max:
             raise ValueError(f"s_min is {s_min} and s_max {s_max}, expected s_min < s_max")
         self.chart = chart

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..distributed import ProcessGroup
 from ..functional import Step, cosmos
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from ._preference import PreferenceWeighting
 
@@ -90,8 +90,7 @@ class COSMOS(PreferenceWeighting):
             strict=strict,
             process_group=process_group,
         )
-        if not penalty >= 0:
-            raise ValueError(f"penalty is {penalty}, expected a number that is 0 or more")
+        check_number(self, "penalty", penalty, least=0)
         self.penalty = penalty
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:

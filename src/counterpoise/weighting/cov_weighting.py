@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..distributed import ProcessGroup
 from ..functional import CoVState, Step, cov_update, cov_weights, weighted_sum
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from .base import Weighting
 
@@ -94,8 +94,7 @@ class CoVWeighting(Weighting):
             strict=strict,
             process_group=process_group,
         )
-        if decay is not None and not 0 <= decay < 1:
-            raise ValueError(f"decay is {decay}, expected a number in [0, 1), or None")
+        check_number(self, "decay", decay, least=0, below=1, optional=True)
         self.decay = decay
         for name in CoVState._fields:
             self.register_buffer(name, torch.zeros(self.shape))

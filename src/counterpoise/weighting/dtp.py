@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..distributed import ProcessGroup
 from ..functional import Step, dtp_weights, weighted_sum
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from .base import Weighting
 
@@ -96,8 +96,8 @@ class DTP(Weighting):
             strict=strict,
             process_group=process_group,
         )
-        if not 0 < alpha <= 1:
-            raise ValueError(f"alpha is {alpha}, expected a number in (0, 1]")
+        check_number(self, "gamma", gamma, least=0)
+        check_number(self, "alpha", alpha, above=0, most=1)
         self.gamma = gamma
         self.alpha = alpha
         self.register_buffer("kappa", torch.full(self.shape, torch.nan))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..distributed import ProcessGroup
 from ..functional import Step, dwa_weights, weighted_sum
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from ._epochs import EpochWeighting
 
@@ -97,8 +97,7 @@ class DWA(EpochWeighting):
             strict=strict,
             process_group=process_group,
         )
-        if not temperature > 0:
-            raise ValueError(f"temperature is {temperature}, expected a positive number")
+        check_number(self, "temperature", temperature, above=0)
         self.temperature = temperature
         self.register_buffer("last", torch.full(self.shape, torch.nan))
         self.register_buffer("before_last", torch.full(self.shape, torch.nan))

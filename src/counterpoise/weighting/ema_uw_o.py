@@ -8,7 +8,7 @@ from torch import Tensor
 from ..distributed import ProcessGroup
 from ..functional import Step, uw_o
 from ..functional._masking import output_dtype
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from .base import Weighting
 
@@ -80,8 +80,7 @@ class EMAUWO(Weighting):
             strict=strict,
             process_group=process_group,
         )
-        if not 0 <= beta < 1:
-            raise ValueError(f"beta is {beta}, expected a number in [0, 1)")
+        check_number(self, "beta", beta, least=0, below=1)
         self.beta = beta
         self.register_buffer("average", torch.full(self.shape, torch.nan))
 

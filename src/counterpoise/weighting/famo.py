@@ -9,7 +9,7 @@ from torch import Tensor
 from .._state.adam import InternalAdam
 from ..distributed import ProcessGroup
 from ..functional import Step, famo, famo_gradient
-from ..inputs import Losses, PerTask, check_values, collect_losses, mask_unsampled, per_task
+from ..inputs import Losses, PerTask, check_number, check_values, collect_losses, mask_unsampled, per_task
 from ..registry import register
 from ._running_mean import RunningMean
 from .base import Weighting
@@ -107,12 +107,13 @@ class FAMO(Weighting):
             strict=strict,
             process_group=process_group,
         )
-        if accumulation < 1:
-            raise ValueError(f"accumulation is {accumulation}, expected a number of calls per step, 1 or more")
+        check_number(self, "lr", lr, least=0)
+        check_number(self, "weight_decay", weight_decay, least=0)
+        check_number(self, "accumulation", accumulation, least=1, whole=True)
         self.lr = lr
         self.weight_decay = weight_decay
         self.accumulation = accumulation
-        self.register_buffer("floor", per_task("min_losses", min_losses, 0.0, self.tasks, self.shape))
+        self.register_buffer("floor", per_task("min_losses", min_losses, 0.0, self.tasks, self.shape, owner=self))
         self.register_buffer("logits", torch.zeros(self.shape))
         self.adam = InternalAdam(self.shape)
         self.before = RunningMean(self.shape)

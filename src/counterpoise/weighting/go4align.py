@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..distributed import ProcessGroup
 from ..functional import Step, go4align_update, go4align_weights, weighted_sum
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from .base import Weighting
 
@@ -93,10 +93,8 @@ class GO4Align(Weighting):
             strict=strict,
             process_group=process_group,
         )
-        if groups < 1:
-            raise ValueError(f"groups is {groups}, expected a number of groups, 1 or more")
-        if not step_size >= 0:
-            raise ValueError(f"step_size is {step_size}, expected a number that is 0 or more")
+        check_number(self, "groups", groups, least=1, whole=True)
+        check_number(self, "step_size", step_size, least=0)
         self.groups = groups
         self.step_size = step_size
         self.register_buffer("log_probabilities", torch.full(self.shape, self._start))

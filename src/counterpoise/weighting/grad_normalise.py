@@ -8,7 +8,7 @@ from torch import Tensor
 from ..distributed import ProcessGroup
 from ..functional import Step, gradient_normalise_weights, weighted_sum
 from ..gradients import TaskGradients
-from ..inputs import PerTask, per_task
+from ..inputs import PerTask, check_number, per_task
 from ..registry import register
 from ._gradients import Schedule, update_running_norms
 from .base import Weighting
@@ -111,12 +111,13 @@ class GradNormalise(Weighting):
             strict=strict,
             process_group=process_group,
         )
-        if not 0 <= beta < 1:
-            raise ValueError(f"beta is {beta}, expected a number in [0, 1)")
+        check_number(self, "exponent", exponent)
+        check_number(self, "beta", beta, least=0, below=1)
+        check_number(self, "every", every, least=1, whole=True)
         self.exponent = exponent
         self.beta = beta
         self.schedule = Schedule(every)
-        given = None if shares is None else per_task("shares", shares, 1.0, self.tasks, (len(self.tasks),))
+        given = None if shares is None else per_task("shares", shares, 1.0, self.tasks, (len(self.tasks),), owner=self)
         if given is not None and not bool((given >= 0).all() & (given.sum() > 0)):
             raise ValueError(f"shares are {given.tolist()}, expected numbers that are 0 or more, and one above 0")
         self.register_buffer("shares", given, persistent=False)

@@ -10,7 +10,7 @@ from .. import distributed
 from ..distributed import ProcessGroup
 from ..functional import LRAForm, Step, lra_weights, weighted_sum
 from ..gradients import TaskGradients, local_part
-from ..inputs import PerTask, format_names
+from ..inputs import PerTask, check_number, format_names
 from ..registry import register
 from ._gradients import Schedule, scatter
 from .base import Weighting
@@ -111,8 +111,8 @@ class LRA(Weighting):
             strict=strict,
             process_group=process_group,
         )
-        if not 0 < alpha <= 1:
-            raise ValueError(f"alpha is {alpha}, expected a number in (0, 1]")
+        check_number(self, "alpha", alpha, above=0, most=1)
+        check_number(self, "every", every, least=1, whole=True)
         if form not in get_args(LRAForm):
             raise ValueError(f"form is {form!r}, expected one of {', '.join(map(repr, get_args(LRAForm)))}")
         if reference not in (*self.tasks, *range(len(self.tasks))):

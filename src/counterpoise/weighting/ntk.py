@@ -10,7 +10,7 @@ from .. import distributed
 from ..distributed import ProcessGroup
 from ..functional import Step, ntk_trace, ntk_weights, uniform, weighted_sum
 from ..gradients import ComparisonTargets
-from ..inputs import PerTask, Slots, format_names
+from ..inputs import PerTask, Slots, check_number, format_names
 from ..registry import register
 from ._gradients import Schedule
 from .base import Weighting
@@ -110,6 +110,8 @@ class NTK(Weighting):
         )
         if self.batch_shape:
             raise ValueError(f"NTK does not support replicas, got batch_shape {self.batch_shape}")
+        check_number(self, "seed", seed, whole=True)
+        check_number(self, "every", every, least=1, whole=True)
         self.seed = seed
         self.schedule = Schedule(every)
         self.register_buffer("task_weights", torch.ones(self.shape))

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..distributed import ProcessGroup
 from ..functional import Step, pbi
-from ..inputs import PerTask, per_task
+from ..inputs import PerTask, check_number, per_task
 from ..registry import register
 from ._preference import PreferenceWeighting
 
@@ -95,10 +95,11 @@ class PBI(PreferenceWeighting):
             strict=strict,
             process_group=process_group,
         )
-        if not theta >= 0:
-            raise ValueError(f"theta is {theta}, expected a number that is 0 or more")
+        check_number(self, "theta", theta, least=0)
         self.theta = theta
-        self.register_buffer("reference", per_task("entries of reference", reference, 0.0, self.tasks, self.shape))
+        self.register_buffer(
+            "reference", per_task("entries of reference", reference, 0.0, self.tasks, self.shape, owner=self)
+        )
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return self._raise_to_ratio(pbi(losses, self.preference, theta=self.theta, reference=self.reference), losses)

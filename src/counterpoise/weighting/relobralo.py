@@ -9,7 +9,7 @@ from .._state.seeds import replica_seeds
 from ..distributed import ProcessGroup
 from ..functional import Step, relobralo_weights, uniform, weighted_sum
 from ..functional._masking import clamp_to_dtype
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from .base import Weighting
 
@@ -109,10 +109,8 @@ class ReLoBRaLo(Weighting):
             process_group=process_group,
         )
         for name, value in (("alpha", alpha), ("expected_rho", expected_rho)):
-            if not 0 <= value <= 1:
-                raise ValueError(f"{name} is {value}, expected a number in [0, 1]")
-        if not temperature > 0:
-            raise ValueError(f"temperature is {temperature}, expected a positive number")
+            check_number(self, name, value, least=0, most=1)
+        check_number(self, "temperature", temperature, above=0)
         self.alpha = alpha
         self.temperature = temperature
         self.expected_rho = expected_rho

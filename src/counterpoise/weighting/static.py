@@ -78,7 +78,7 @@ class Static(Weighting):
             strict=strict,
             process_group=process_group,
         )
-        self.register_buffer("weight", per_task("weights", weights, 1.0, self.tasks, self.shape))
+        self.register_buffer("weight", per_task("weights", weights, 1.0, self.tasks, self.shape, owner=self))
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return weighted_sum(self.weight, losses)

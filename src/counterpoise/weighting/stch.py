@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..distributed import ProcessGroup
 from ..functional import Step, log_sum, stch
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from ._epochs import EpochWeighting
 
@@ -101,10 +101,8 @@ class STCH(EpochWeighting):
             strict=strict,
             process_group=process_group,
         )
-        if not mu > 0:
-            raise ValueError(f"mu is {mu}, expected a positive number")
-        if warmup < 0:
-            raise ValueError(f"warmup is {warmup}, expected a number of epochs, 0 or more")
+        check_number(self, "mu", mu, above=0)
+        check_number(self, "warmup", warmup, least=0, whole=True)
         self.mu = mu
         self.warmup = warmup
         self.register_buffer("epoch", torch.zeros((), dtype=torch.long))

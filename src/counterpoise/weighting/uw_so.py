@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..distributed import ProcessGroup
 from ..functional import Step, uw_so
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from .base import Weighting
 
@@ -84,8 +84,7 @@ class UWSO(Weighting):
             strict=strict,
             process_group=process_group,
         )
-        if not temperature > 0:
-            raise ValueError(f"temperature is {temperature}, expected a positive number")
+        check_number(self, "temperature", temperature, above=0)
         self.temperature = temperature
 
     @property
