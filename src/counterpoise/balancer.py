@@ -14,7 +14,17 @@ from torch.amp.grad_scaler import GradScaler
 
 from ._checks import StepChecks
 from ._state.float32 import Float32State
-from .inputs import Losses, PerTask, Slots, fixed_terms, importance_factors, split_fixed, split_fixed_tasks
+from .inputs import (
+    Losses,
+    PerTask,
+    Slots,
+    fixed_terms,
+    format_names,
+    has_custom_names,
+    importance_factors,
+    split_fixed,
+    split_fixed_tasks,
+)
 
 if TYPE_CHECKING:  # some builds of torch have no distributed package
     from torch.distributed import ProcessGroup
@@ -93,6 +103,7 @@ class Balancer(Float32State, ABC):
         super().__init__()
         self.tasks, self.fixed, self._order = split_fixed_tasks(tasks, fixed)
         self.batch_shape = (batch_shape,) if isinstance(batch_shape, int) else tuple(batch_shape)
+        self._slots = range(len(self.tasks))
         self.strict = strict
         self.process_group = process_group
         self.register_buffer("importance", importance_factors(importance, self.tasks), persistent=False)
@@ -259,13 +270,59 @@ class Balancer(Float32State, ABC):
             state[name] = OrderedDict((key, hook) for key, hook in state[name].items() if not _is_transient(hook))
         return {name: value for name, value in state.items() if name != "backward"}
 
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """Note the method and the tasks in the metadata of the state, which adds no keys and is saved with it."""
+        metadata = getattr(destination, "_metadata", {}).get(prefix[:-1])
+        if metadata is not None:
+            metadata.update(method=type(self).__name__, tasks=list(self.tasks))
+        super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[no-untyped-call]
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Mapping[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Refuse the state of another method or of other tasks. A state without that information is accepted."""
+        mismatch = self._mismatch(local_metadata.get("method"), local_metadata.get("tasks"))
+        if mismatch:
+            place = f" of {prefix[:-1]!r}" if prefix else ""
+            error_msgs.append(f"the state{place} {mismatch}. load_state_dict(dict(state)) skips this check")
+            return
+        super()._load_from_state_dict(  # type: ignore[no-untyped-call]
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+    def _mismatch(self, method: str | None, tasks: Sequence[str] | None) -> str | None:
+        """Return how a saved state differs from this balancer, or None. Unnamed tasks match any names."""
+        if method is not None and method != type(self).__name__:
+            return f"was saved by {method}, expected {type(self).__name__}"
+        if tasks is None or tuple(tasks) == self.tasks:
+            return None
+        if len(tasks) != len(self.tasks):
+            return f"has {len(tasks)} tasks, expected {len(self.tasks)}"
+        if not has_custom_names(tuple(tasks)) or not has_custom_names(self.tasks):
+            return None
+        return f"has the tasks {format_names(tuple(tasks))}, expected {format_names(self.tasks)} in this order"
+
     def record(self, weights: Tensor, values: Tensor, slots: Slots, learning: bool) -> None:
         """Store the losses and weights of a step, and check a training step for silent failures."""
         last = self._last
         last.weights, last.values = weights, values
         if learning and not torch.compiler.is_compiling():
-            last.given = range(len(self.tasks)) if slots is None else slots
-            self._checks.step(self, values, weights)
+            last.given = self._slots if slots is None else slots
+            checks = self._checks
+            checks.steps += 1
+            if checks.steps >= checks.next_look:
+                self._look(values, weights)
+
+    def _look(self, values: Tensor, weights: Tensor) -> None:
+        """Check the losses and weights of this step."""
+        self._checks.look(self, values, weights)
 
     def _split_fixed(self, losses: Losses) -> tuple[Losses, list[Tensor]]:
         """Return the losses to balance, and the fixed ones times their factors."""
