@@ -1,6 +1,6 @@
 """Checks of a training loop that warn about silent failures, once each and at almost no cost.
 
-A balancer looks at the losses and weights of its first steps, and then of about every sixteenth. On the CPU this reads
+A balancer looks at the losses and weights of its first steps, and then of about every twentieth. On the CPU this reads
 two small vectors. On CUDA they are copied to the host asynchronously and evaluated at a later step, so that nothing
 waits for the device. Compiled and captured steps are not checked.
 """
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from .balancer import Balancer
 
 FIRST_STEPS = 8  # every one of these steps is checked on the CPU
-GAPS = (8, 24)  # later gaps between two checks are random, so that they do not coincide with a period of the data
+GAPS = (12, 28)  # later gaps between two checks are random, so that they do not coincide with a period of the data
+GAPS_ON_DEVICE = (24, 40)
 DOMINANT_SHARE = 0.999  # share of all weights above which one task dominates
 COLLAPSE_STEPS = 100  # steps for which one task must dominate
 COLLAPSE_FALL = 0.01  # how far its loss must fall, absolutely and relative to every other loss
@@ -59,16 +60,6 @@ class StepChecks:
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
         return type(self), ()
 
-    def step(self, balancer: "Balancer", losses: Tensor, weights: Tensor) -> None:
-        """Count a training step and, if one is due, look at its losses and weights, both (…, T) and detached."""
-        self.steps += 1
-        if self.steps >= self.next_look:
-            self._look(balancer, losses, weights)
-
-    def is_due(self) -> bool:
-        """Return whether the next step is checked."""
-        return not torch.compiler.is_compiling() and self.steps + 1 >= self.next_look
-
     def share_warned(self, other: "StepChecks") -> None:
         """Do not repeat the warnings of the checks of another balancer for the same losses."""
         self._warned = other._warned
@@ -79,11 +70,13 @@ class StepChecks:
             self._warned.add(kind)
             warnings.warn(message, BalanceWarning, stacklevel=2)
 
-    def _look(self, balancer: "Balancer", losses: Tensor, weights: Tensor) -> None:
-        first = self.steps < FIRST_STEPS and losses.device.type == "cpu"
-        self.next_look = self.steps + (1 if first else self._random.randint(*GAPS))
+    def look(self, balancer: "Balancer", losses: Tensor, weights: Tensor) -> None:
+        """Check the losses and weights of step number `steps`, both (…, T) and detached, and plan the next check."""
+        on_cpu = losses.device.type == "cpu"
+        gap = self._random.randint(*(GAPS if on_cpu else GAPS_ON_DEVICE))
+        self.next_look = self.steps + (1 if on_cpu and self.steps < FIRST_STEPS else gap)
         self._watch_optimisers(balancer)
-        if losses.device.type == "cpu":
+        if on_cpu:
             self._evaluate(balancer, self.steps, balancer._last.given, losses, weights)
         elif losses.device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
             self._look_asynchronously(balancer, losses, weights)
@@ -95,9 +88,12 @@ class StepChecks:
             if not arrived.query():
                 return
             self._evaluate(balancer, step, given, *copy.unbind())
-        both = torch.stack((losses, weights.to(losses.dtype)))
-        copy = torch.empty(both.shape, dtype=both.dtype, pin_memory=True).copy_(both, non_blocking=True)
-        arrived = torch.cuda.Event()
+        else:
+            dtype = torch.promote_types(losses.dtype, torch.float32)
+            copy = torch.empty((2, *losses.shape), dtype=dtype, pin_memory=True)
+            arrived = torch.cuda.Event()
+        copy[0].copy_(losses, non_blocking=True)
+        copy[1].copy_(weights, non_blocking=True)
         arrived.record()
         self._pending = self.steps, balancer._last.given, copy, arrived
 

@@ -165,10 +165,10 @@ class Weighting(Balancer):
         )
         return sum(fixed, objective) if fixed else objective
 
-    def record(self, weights: Tensor, values: Tensor, slots: Slots, learning: bool) -> None:
-        if learning and self._checks.is_due() and not self._in_closure:
+    def _look(self, values: Tensor, weights: Tensor) -> None:
+        if not self._in_closure:
             self._check_closure()
-        super().record(weights, values, slots, learning)
+        super()._look(values, weights)
 
     def backward(
         self,
