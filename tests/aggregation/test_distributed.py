@@ -22,6 +22,7 @@ ROWS, STEPS = 24, 3
 pytestmark = pytest.mark.slow
 
 NAMES = [name for name in cp.methods("gradient") if name != "auto-lambda"]
+LATER = ["m-config", "modo", "pivrg", "trimmed-mean", "cr-mogm"]
 
 
 def union() -> tuple[Tensor, Tensor]:
@@ -102,9 +103,10 @@ def cases() -> list[tuple[str, str]]:
     few = ["pcgrad", "cagrad", "nash-mtl", "gradnorm-proxy", "excess-mtl"]
     found = [(name, "all present") for name in NAMES]
     found += [(name, case) for name in few for case in ("absent on some ranks", "uneven counts", "hybrid", "batched")]
-    found += [(name, "features") for name in ("pcgrad", "mgda", "nash-mtl", "moco", "db-mtl", "excess-mtl")]
-    found += [(name, "a batch without labels") for name in ("pcgrad", "sdmgrad", "moco", "db-mtl", "gradnorm")]
-    found += [(name, "a rank without labels") for name in ("cagrad", "moco", "db-mtl", "gradnorm", "mgda")]
+    found += [(name, "features") for name in ("pcgrad", "mgda", "nash-mtl", "moco", "db-mtl", "excess-mtl", *LATER)]
+    found += [(name, "a batch without labels") for name in ("pcgrad", "sdmgrad", "moco", "db-mtl", "gradnorm", *LATER)]
+    found += [(name, "a rank without labels") for name in ("cagrad", "moco", "db-mtl", "gradnorm", "mgda", *LATER)]
+    found += [(name, "absent on some ranks") for name in LATER]
     found += [("cagrad", "a rank without labels, batched")]
     few = ["all present", "absent on some ranks", "uneven counts", "a batch without labels", "a rank without labels"]
     return [*found, *(("auto-lambda", case) for case in few)]
@@ -222,7 +224,7 @@ def sharding_errors(world: int) -> dict[str, str]:
 
 
 UNSUPPORTED: list[tuple[str, dict[str, Any]]] = [
-    *((name, {}) for name in ("moco", "db-mtl", "graddrop", "auto-lambda")),
+    *((name, {}) for name in ("moco", "db-mtl", "graddrop", "auto-lambda", "m-config", "modo", "trimmed-mean")),
     ("pcgrad", {"heads": "aggregated"}),
     ("pcgrad", {"passes": "batched"}),
     *((name, {}) for name in ("excess-mtl", "gradnorm-proxy")),  # heads are aggregated by default
@@ -313,7 +315,7 @@ def test_unsupported_sharding_raises_errors(outcome: tuple[int, list[dict[Any, A
     """The errors are raised on every rank before any backward pass, so that training can continue."""
     for rank in outcome[1]:
         messages = rank["sharding errors"]
-        for name in ("MoCo", "DBMTL", "GradDrop", "AutoLambda"):
+        for name in ("MoCo", "DBMTL", "GradDrop", "AutoLambda", "MConFIG", "MoDo", "TrimmedMean"):
             assert f"{name} does not support sharded parameters (FSDP)" in messages.values()
         for key in ("pcgrad {'heads': 'aggregated'}", "excess-mtl {}"):
             assert "pass heads='own'" in messages[key]

@@ -167,7 +167,7 @@ def test_cr_mogm_smooths_the_weights_of_any_method(method: str) -> None:
 
 def test_cr_mogm_agrees_with_torchjd() -> None:
     balancer = cp.CRMOGM(TASKS, method=cp.MGDA(TASKS)).double()
-    reference = torchjd.CRMOGMWeighting(torchjd.MGDAWeighting(epsilon=1e-12, max_iters=10_000))
+    reference = torchjd.CRMOGMWeighting(torchjd.MGDAWeighting(epsilon=1e-6, max_iters=1000))
     for rows in jacobians(5):
         step(balancer, rows)
         torch.testing.assert_close(balancer.weights, reference(rows @ rows.mT), rtol=1e-3, atol=1e-3)
@@ -248,7 +248,7 @@ def test_krum_ignores_an_outlying_gradient() -> None:
     [
         (lambda: cp.DCGD(TASKS, residual="d"), "residual is 'd', expected one of 'a', 'b', 'c', or its index"),
         (lambda: cp.DCGD(TASKS, residual=3), "residual is 3"),
-        (lambda: cp.DCGD(TASKS, kind="middle"), "kind is 'middle', expected one of 'center'"),
+        (lambda: cp.make("dcgd", TASKS, kind="middle"), "kind is 'middle', expected one of 'center'"),
         (lambda: cp.PCD(TASKS, primary="d"), "primary is 'd'"),
         (lambda: cp.PCD(TASKS, tau=2.0), "expected tau in"),
         (lambda: cp.PIVRG(TASKS, bound=1.0), "expected bound > 1"),

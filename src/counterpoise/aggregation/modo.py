@@ -156,8 +156,8 @@ class MoDo(Aggregation):
         tasks, given = len(self.tasks), len(grads.rows)
         memories = self.memory.get(grads, tasks)
         last: list[GradientList] = [[memory[slot] for memory in memories] for slot in range(tasks)]
-        products = gradients.gram_matrix([*grads.rows, *last], len(self.batch_shape))[..., :given, given:]
-        products = self._sum_over_ranks(products, grads)
+        products = self._sum_over_ranks(gradients.gram_matrix([*grads.rows, *last], len(self.batch_shape)), grads)
+        products = products[..., :given, given:]
         by_slot = dict(zip(grads.slots, products.unbind(-2), strict=True))
         zero = torch.zeros_like(products[..., 0, :])
         products = torch.stack([by_slot.get(slot, zero) for slot in range(tasks)], -2) * context.inverse_scale
