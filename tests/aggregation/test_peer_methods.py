@@ -246,17 +246,17 @@ def test_krum_ignores_an_outlying_gradient() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: cp.DCGD(TASKS, residual="d"), "residual is 'd', expected one of 'a', 'b', 'c', or its index"),
+        (lambda: cp.DCGD(TASKS, residual="d"), "DCGD: residual is 'd', expected one of 'a', 'b', 'c', or its index"),
         (lambda: cp.DCGD(TASKS, residual=3), "residual is 3"),
         (lambda: cp.make("dcgd", TASKS, kind="middle"), "kind is 'middle', expected one of 'center'"),
         (lambda: cp.PCD(TASKS, primary="d"), "primary is 'd'"),
-        (lambda: cp.PCD(TASKS, tau=2.0), "expected tau in"),
-        (lambda: cp.PIVRG(TASKS, bound=1.0), "expected bound > 1"),
+        (lambda: cp.PCD(TASKS, tau=2.0), "PCD: tau is 2.0"),
+        (lambda: cp.PIVRG(TASKS, bound=1.0), "PIVRG: bound is 1.0"),
         (lambda: cp.MConFIG(TASKS, beta=1.0), "beta is 1.0"),
-        (lambda: cp.MoDo(TASKS, gamma=0.0), "expected gamma > 0"),
+        (lambda: cp.MoDo(TASKS, gamma=0.0), "gamma is 0.0, expected a positive number"),
         (lambda: cp.CRMOGM(TASKS, alpha=1.5), "alpha is 1.5"),
-        (lambda: cp.Krum(TASKS, byzantine=1), "byzantine is 1, expected a number from 0 to 0 for 3 tasks"),
-        (lambda: cp.Krum(TASKS, selected=4), "selected is 4, expected a number from 1 to 3"),
+        (lambda: cp.Krum(TASKS, byzantine=1), r"byzantine is 1, expected an integer in \[0, 0\]"),
+        (lambda: cp.Krum(TASKS, selected=4), r"selected is 4, expected an integer in \[1, 3\]"),
         (lambda: cp.TrimmedMean(TASKS, trim=-1), "trim is -1"),
     ],
 )

@@ -9,7 +9,7 @@ from .._state.float32 import state_dtype
 from ..distributed import ProcessGroup
 from ..functional import smooth_weights
 from ..gradients import Passes
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import make, register
 from ..weighting import Weighting
 from ._step import StepContext
@@ -114,8 +114,7 @@ class CRMOGM(Aggregation):
             strict=strict,
             process_group=process_group,
         )
-        if not 0 <= alpha <= 1:
-            raise ValueError(f"alpha is {alpha}, expected a number in [0, 1]")
+        check_number(self, "alpha", alpha, least=0, most=1)
         self.alpha = alpha
         self.method = self._wrapped(method)
         self.register_buffer("lam", torch.full(self.shape, torch.nan, dtype=state_dtype()))

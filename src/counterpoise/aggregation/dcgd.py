@@ -112,8 +112,8 @@ class DCGD(Aggregation):
             process_group=process_group,
         )
         if kind not in get_args(DCGDKind):
-            raise ValueError(f"kind is {kind!r}, expected one of {', '.join(map(repr, get_args(DCGDKind)))}")
-        self.residual = task_index("residual", residual, self.tasks)
+            raise ValueError(f"DCGD: kind is {kind!r}, expected one of {', '.join(map(repr, get_args(DCGDKind)))}")
+        self.residual = task_index(self, "residual", residual, self.tasks)
         self.kind = kind
 
     def solve(self, gram: Tensor, context: StepContext) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 from ..distributed import ProcessGroup
 from ..functional import krum_weights
 from ..gradients import Passes
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
@@ -114,11 +114,9 @@ class Krum(Aggregation):
         count = len(self.tasks)
         most = max(count - 3, 0)
         byzantine = most // 2 if byzantine is None else byzantine
+        check_number(self, "byzantine", byzantine, least=0, most=most, whole=True)
         selected = count - byzantine if selected is None else selected
-        if not 0 <= byzantine <= most:
-            raise ValueError(f"byzantine is {byzantine}, expected a number from 0 to {most} for {count} tasks")
-        if not 1 <= selected <= count:
-            raise ValueError(f"selected is {selected}, expected a number from 1 to {count}, the number of tasks")
+        check_number(self, "selected", selected, least=1, most=count, whole=True)
         self.byzantine, self.selected = byzantine, selected
 
     def solve(self, gram: Tensor, context: StepContext) -> Tensor:

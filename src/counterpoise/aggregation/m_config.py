@@ -10,7 +10,7 @@ from .. import gradients
 from ..distributed import ProcessGroup
 from ..functional import mconfig_weights
 from ..gradients import GradientList, Passes, TaskGradients
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from ..weighting import Weighting
 from ._gradient_memory import GradientMemory
@@ -120,8 +120,7 @@ class MConFIG(Aggregation):
             strict=strict,
             process_group=process_group,
         )
-        if not 0 <= beta < 1:
-            raise ValueError(f"beta is {beta}, expected a number in [0, 1)")
+        check_number(self, "beta", beta, least=0, below=1)
         self.beta = beta
         self.memory = GradientMemory()
         self.register_buffer("steps", torch.zeros(self.shape, dtype=torch.long))

@@ -11,7 +11,7 @@ from .._state.float32 import state_dtype
 from ..distributed import ProcessGroup
 from ..functional import modo_weights
 from ..gradients import GradientList, Passes, TaskGradients
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from ..weighting import Weighting
 from ._gradient_memory import GradientMemory
@@ -121,8 +121,8 @@ class MoDo(Aggregation):
             strict=strict,
             process_group=process_group,
         )
-        if gamma <= 0 or rho < 0:
-            raise ValueError(f"gamma, rho are {gamma}, {rho}, expected gamma > 0 and rho ≥ 0")
+        check_number(self, "gamma", gamma, above=0)
+        check_number(self, "rho", rho, least=0)
         self.gamma, self.rho = gamma, rho
         self.memory = GradientMemory()
         self.register_buffer("lam", torch.full(self.shape, 1 / len(self.tasks), dtype=state_dtype()))

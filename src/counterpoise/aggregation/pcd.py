@@ -9,7 +9,7 @@ from .._state.float32 import state_dtype
 from ..distributed import ProcessGroup
 from ..functional import pcd_squared_norms, pcd_weights
 from ..gradients import Passes
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
@@ -120,11 +120,10 @@ class PCD(Aggregation):
             strict=strict,
             process_group=process_group,
         )
-        if not 0 <= tau <= 1 or not 0 <= beta < 1 or eps < 0:
-            raise ValueError(
-                f"tau, beta, eps are {tau}, {beta}, {eps}, expected tau in [0, 1], beta in [0, 1), eps ≥ 0"
-            )
-        self.primary = task_index("primary", primary, self.tasks)
+        check_number(self, "tau", tau, least=0, most=1)
+        check_number(self, "beta", beta, least=0, below=1)
+        check_number(self, "eps", eps, least=0)
+        self.primary = task_index(self, "primary", primary, self.tasks)
         self.tau, self.beta, self.eps = tau, beta, eps
         self.register_buffer("squared_norms", torch.zeros(self.shape, dtype=state_dtype()))
         self.register_buffer("steps", torch.zeros(self.shape, dtype=torch.long))

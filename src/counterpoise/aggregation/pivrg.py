@@ -10,7 +10,7 @@ from .._state.float32 import state_dtype
 from ..distributed import ProcessGroup
 from ..functional import pivrg_weights, smooth_weights
 from ..gradients import Passes
-from ..inputs import PerTask, per_task
+from ..inputs import PerTask, check_number, per_task
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
@@ -123,14 +123,14 @@ class PIVRG(Aggregation):
             strict=strict,
             process_group=process_group,
         )
-        if bound <= 1 or min_temperature <= 0 or not 0 <= decay < 1:
-            raise ValueError(
-                f"bound, min_temperature, decay are {bound}, {min_temperature}, {decay}, expected bound > 1, "
-                f"min_temperature > 0 and decay in [0, 1)"
-            )
+        check_number(self, "bound", bound, above=1)
+        check_number(self, "min_temperature", min_temperature, above=0)
+        check_number(self, "decay", decay, least=0, below=1)
         self.bound, self.min_temperature, self.decay = bound, min_temperature, decay
         self._given_baselines = baselines is not None
-        self.register_buffer("baselines", per_task("baselines", baselines, torch.nan, self.tasks, self.shape))
+        self.register_buffer(
+            "baselines", per_task("baselines", baselines, torch.nan, self.tasks, self.shape, owner=self)
+        )
         self.register_buffer("mean_losses", torch.full(self.shape, torch.nan, dtype=state_dtype()))
 
     def solve(self, gram: Tensor, context: StepContext) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..distributed import ProcessGroup
 from ..functional import trimmed_mean
 from ..gradients import GradientList, Passes, TaskGradients
-from ..inputs import PerTask
+from ..inputs import PerTask, check_number
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
@@ -111,8 +111,7 @@ class TrimmedMean(Aggregation):
             strict=strict,
             process_group=process_group,
         )
-        if trim < 0:
-            raise ValueError(f"trim is {trim}, expected 0 or more")
+        check_number(self, "trim", trim, least=0, whole=True)
         self.trim = trim
 
     def aggregate(self, grads: TaskGradients, context: StepContext) -> tuple[None, GradientList]:
