@@ -259,7 +259,7 @@ def test_methods_that_do_not_collapse_do_not_warn(problem: str, method: Any) -> 
     assert caught(lambda: train(case, method(case.tasks))) == []
 
 
-def test_about_one_step_in_twenty_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_about_one_step_in_24_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
     monkeypatch.setattr(StepChecks, "_evaluate", lambda self, *_: looks.append(self.steps))
     balancer, losses = cp.UWO(2), torch.ones(2, requires_grad=True)

@@ -1,6 +1,6 @@
 """Checks of a training loop that warn about silent failures, once each and at almost no cost.
 
-A balancer looks at the losses and weights of its first steps, and then of about every twentieth. On the CPU this reads
+A balancer looks at the losses and weights of its first steps, and then of about every 24th. On the CPU this reads
 two small vectors. On CUDA they are copied to the host asynchronously and evaluated at a later step, so that nothing
 waits for the device. Compiled and captured steps are not checked.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .balancer import Balancer
 
 FIRST_STEPS = 8  # every one of these steps is checked on the CPU
-GAPS = (12, 28)  # later gaps between two checks are random, so that they do not coincide with a period of the data
+GAPS = (16, 32)  # later gaps between two checks are random, so that they do not coincide with a period of the data
 GAPS_ON_DEVICE = (24, 40)
 DOMINANT_SHARE = 0.999  # share of all weights above which one task dominates
 COLLAPSE_STEPS = 100  # steps for which one task must dominate
