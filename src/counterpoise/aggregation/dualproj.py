@@ -31,8 +31,9 @@ class DualProj(Aggregation):
 
     .. math:: \min_d \|d - g_0\|^2 \quad\text{s.t. } \langle g_i, d\rangle \ge 0 \text{ for all } i
 
-    Here :math:`g_0` is the mean gradient, weighted with `importance`. The rule is that of gradient episodic memory, as
-    UPGrad's authors name it. The solver is exact; see `counterpoise.functional.dualproj`.
+    Here :math:`g_0` is the mean gradient, weighted with `importance`. Gradient episodic memory projects the gradient of
+    one task in this way; the UPGrad paper calls the rule for the mean DualProj. The solver is exact; see
+    `counterpoise.functional.dualproj`.
 
     Args:
         tasks (int or sequence of str): Number of tasks, or their names.
