@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,43 @@ def test_a_folder_is_replaced_only_if_the_block_succeeds(tmp_path: Path) -> None
         assert not target.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
     assert (target / "file").read_text() == "complete"
+
+
+def test_temporary_names_do_not_depend_on_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes on two machines that share a folder can have the same id, and the same state of `random`."""
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    names = set()
+    for _ in range(100):
+        random.seed(0)
+        with atomic_path(tmp_path / "file") as temporary:
+            temporary.touch()
+        names.add(temporary.name)
+    assert len(names) == 100
+
+
+def test_abandoned_temporary_paths_are_deleted_when_a_folder_is_written(tmp_path: Path) -> None:
+    old_file, old_folder, in_use, young = (tmp_path / f".{digit * 16}.file" for digit in "0123")
+    foreign = [tmp_path / ".DS_Store", tmp_path / ".0123.file", tmp_path / f"{'0' * 16}.file"]
+    for folder in (old_folder, in_use):
+        folder.mkdir()
+        (folder / "part").touch()
+    for path in (old_file, young, *foreign):
+        path.touch()
+    for path in (old_file, old_folder / "part", old_folder, in_use, *foreign):
+        os.utime(path, (0, 0))
+    write_atomic(tmp_path / "file", b"new")
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in (in_use, young, *foreign)} | {"file"}
+
+
+def test_sweeping_uses_the_clock_of_the_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path / f".{'0' * 16}.file"
+    temporary.touch()
+    monkeypatch.setattr("time.time", lambda: 1e12)
+    write_atomic(tmp_path / "file", b"new")
+    assert temporary.exists()
+
+
+def test_writing_through_a_link_to_itself_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match=r"symbolic links: '.*/loop'"):
+        write_atomic(tmp_path / "loop", b"new")

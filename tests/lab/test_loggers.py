@@ -85,8 +85,9 @@ def test_a_changed_result_replaces_the_old_one(tmp_path: Path) -> None:
     store, board = Store(tmp_path / "runs"), tmp_path / "board"
     cell = cells((42,))[0]
     for loss in (1.0, 2.0):
-        history = [{"epoch": 1, "loss": [loss, None], "chart": {}}]
-        store.finish(cell.run, history, {"weights": {"a": 1.0, "b": 1.0}})
+        history = [{"epoch": 1, "loss": [loss, None], "weight": [None, None], "monitor": None, "chart": {}}]
+        best = {"epoch": 1, "value": None}
+        store.finish(cell.run, history, {"weights": {"a": 1.0, "b": 1.0}, "chart": {}, "best": best})
         RunLoggers([TensorBoard(board)], [cell], store).log_finished()
     assert list(events(board).values()) == [{"loss/a": [(1, 2.0)]}]
 

@@ -149,7 +149,7 @@ def test_reading_a_damaged_result_deletes_nothing(tmp_path: Path) -> None:
 
 def test_only_old_temporary_files_are_deleted(tmp_path: Path) -> None:
     batch, store = run_batch(epochs=1, seeds=1), Store(tmp_path)
-    temporaries = [store.folder(batch.runs[0]) / f".history.json.{name}" for name in ("young", "old")]
+    temporaries = [store.folder(batch.runs[0]) / f".{digit * 16}.history.json" for digit in "01"]
     temporaries[0].parent.mkdir(parents=True)
     for temporary in temporaries:
         temporary.touch()

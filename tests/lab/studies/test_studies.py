@@ -158,7 +158,8 @@ def test_methods_are_sorted_and_reported_at_their_best_learning_rate(tmp_path: P
     store = Store(tmp_path / "runs")
     for cell in study.grid(seeds=[1, 2]):
         score = (0.6 if cell.run.network_lr == 1e-2 else 0.5) + (0.1 if cell.method == "BPGS" else 0.0)
-        store.finish(cell.run, [], {"macro": score, "worst": 0.0, "scores": {}, "chart": {}})
+        result = {"macro": score, "worst": 0.0, "chart": {}, "weights": {}, "best": {"epoch": 1, "value": score}}
+        store.finish(cell.run, [], result)
     report = Report([study], store, seeds=[1, 2])
     assert len(report.runs[study.name]) == 32
     assert len(report.frames[study.name]) == 16

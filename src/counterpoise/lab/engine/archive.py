@@ -9,6 +9,7 @@ import base64
 import json
 import lzma
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from ..data.visualisation import PREDICTED
-from ..files import write_atomic
+from ..files import parse_json, read_regular, write_atomic
 from .config import Run, parse_run
+from .run_content import check_content
 from .store import (
     DESCRIPTION,
     HISTORY,
@@ -31,7 +33,17 @@ from .store import (
 )
 
 SUFFIX = ".jsonl.xz"
-READ_ERRORS = (OSError, EOFError, lzma.LZMAError, ValueError, KeyError, TypeError, AttributeError)
+READ_ERRORS = (
+    OSError,
+    EOFError,
+    lzma.LZMAError,
+    zlib.error,
+    RecursionError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+)
 """What reading a damaged archive or run folder can raise."""
 
 
@@ -49,7 +61,10 @@ class ArchivedRun:
         return self.epochs
 
     def picture(self, name: str) -> bytes | None:
-        return base64.b64decode(self.pictures[name]) if name in self.pictures else None
+        try:
+            return base64.b64decode(self.pictures[name]) if name in self.pictures else None
+        except (TypeError, ValueError):  # pictures are not verified
+            return None
 
 
 @dataclass(frozen=True)
@@ -63,19 +78,20 @@ class RunFolder:
     @classmethod
     def read(cls, path: Path) -> "RunFolder":
         """Read and verify a run folder; raise one of `READ_ERRORS` if a file is missing or damaged."""
-        return cls(path, *read_run_folder(path))
+        return cls(path, *read_run_folder(path)[:2])
 
     @property
     def circumstances(self) -> dict[str, Any]:
         return read_circumstances(self.path)
 
     def history(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = json.loads((self.path / HISTORY).read_text())
-        return rows
+        return read_run_folder(self.path)[2]
 
     def picture(self, name: str) -> bytes | None:
-        path = self.path / name
-        return path.read_bytes() if path.is_file() else None
+        try:
+            return read_regular(self.path / name)
+        except OSError:
+            return None
 
 
 @dataclass(frozen=True)
@@ -129,7 +145,7 @@ def _line(run: RunFolder, *, pictures: bool) -> str:
         "run": json.loads(run.description),
         "history": run.history(),
         "result": run.result,
-        "digests": json.loads((run.path / RESULT).read_text())["digests"],
+        "digests": parse_json(read_regular(run.path / RESULT))["digests"],
         "circumstances": run.circumstances,
         "pictures": {} if picture is None else {PREDICTED: base64.b64encode(picture).decode()},
     }
@@ -142,6 +158,8 @@ def read_archive(archive: Path) -> Iterator[ArchivedRun | DamagedLine]:
     """Yield each run of an archive, or what is wrong with its line. Corrupt compressed data end the archive."""
     number = 0
     try:
+        if archive.exists() and not archive.is_file():
+            raise ValueError("it is not a regular file")
         with lzma.open(archive, "rt", encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
                 try:
@@ -154,14 +172,16 @@ def read_archive(archive: Path) -> Iterator[ArchivedRun | DamagedLine]:
 
 def _verified(line: str) -> ArchivedRun:
     """Parse a line and compare the digests. Encoding what was parsed gives the text that they were made from."""
-    content = json.loads(line)
+    content = parse_json(line)
     texts = {DESCRIPTION: "run", HISTORY: "history", RESULT: "result"}
     for name, key in texts.items():
         if digest(encode(content[key]).encode()) != content["digests"][name]:
             raise ValueError(f"{name} does not match its digest")
-    return ArchivedRun(
-        encode(content["run"]), content["result"], content["history"], content["circumstances"], content["pictures"]
+    check_content(content["result"], content["history"])
+    circumstances, pictures = (
+        content[name] if isinstance(content[name], dict) else {} for name in ("circumstances", "pictures")
     )
+    return ArchivedRun(encode(content["run"]), content["result"], content["history"], circumstances, pictures)
 
 
 class ArchivedStore(Store):
@@ -174,9 +194,10 @@ class ArchivedStore(Store):
         return result
 
     def history(self, run: Run) -> list[dict[str, Any]]:
-        if (self.folder(run) / HISTORY).is_file():
+        try:
             return super().history(run)
-        return self._archived[run.key].history()
+        except READ_ERRORS:  # then `result` comes from an archive, too
+            return self._archived[run.key].history()
 
     def circumstances(self, run: Run) -> dict[str, Any]:
         return super().circumstances(run) or (

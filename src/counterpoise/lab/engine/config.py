@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from ..files import parse_json
+
 VERSION = 1  # part of every hash: raise it when the results of the engine change, so that old ones are not reused
 
 Options = tuple[tuple[str, Any], ...]
@@ -115,17 +117,30 @@ def parse_run(text: str) -> Run:
         ValueError: if the text is not the canonical JSON of a run of this version.
     """
     try:
-        given = json.loads(text)
+        given = parse_json(text)
         if given.pop("version") != VERSION:
             raise ValueError("it was written by another version of the engine")
         parts = {"data": Spec, "model": Spec, "schedule": Schedule}
         built = {name: cls(**_lists_to_tuples(given.pop(name))) for name, cls in parts.items()}
         run = Run(**built, recipe=_parse_recipe(given.pop("recipe")), **given)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        _check_types(run)
+        canonical = run.canonical()
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"expected the configuration of a run, got {text[:60]!r} ({error})") from error
-    if run.canonical() != text:
+    if canonical != text:
         raise ValueError("expected the configuration of a run in canonical form")
     return run
+
+
+def _check_types(run: Run) -> None:
+    """Raise an error unless the run can be printed, sorted and hashed."""
+    if not all(isinstance(text, str) and text.isprintable() for text in (run.study, run.device)):
+        raise TypeError("study and device must be printable text")
+    for name, number in (("seed", run.seed), ("epochs", run.schedule.epochs)):
+        if type(number) is not int or not 0 <= number < 2**63:
+            raise TypeError(f"{name} must be an integer from 0 to 2**63 - 1")
+    hash(run)
+    str(run)
 
 
 def _parse_recipe(given: dict[str, Any]) -> Recipe:

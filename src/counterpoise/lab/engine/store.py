@@ -5,7 +5,6 @@ import hashlib
 import io
 import json
 import shutil
-import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any
 import torch
 
 from ..._json import replace_nonfinite
-from ..files import write_atomic
+from ..files import parse_json, read_regular, write_atomic
 from .config import Run
+from .run_content import check_content
 
 DESCRIPTION, HISTORY, RESULT, CHECKPOINT, PROGRESS, CIRCUMSTANCES = (
     "run.json",
@@ -25,8 +25,6 @@ DESCRIPTION, HISTORY, RESULT, CHECKPOINT, PROGRESS, CIRCUMSTANCES = (
     "progress.json",
     "circumstances.json",
 )
-
-STALE_SECONDS = 600.0  # age after which a temporary file has been abandoned
 
 
 class CorruptWarning(UserWarning):
@@ -60,18 +58,18 @@ class Store:
         """
         folder = self.folder(run)
         for name, picture in (pictures or {}).items():
-            write_atomic(folder / name, picture)
+            write_atomic(folder / name, picture, to_pipes=False)
         texts = {DESCRIPTION: run.canonical(), HISTORY: encode(history)}
         for name, text in texts.items():
-            write_atomic(folder / name, text.encode())
+            write_atomic(folder / name, text.encode(), to_pipes=False)
         body = encode(result)
         digests = {name: digest(text.encode()) for name, text in {**texts, RESULT: body}.items()}
-        write_atomic(folder / RESULT, encode({"digests": digests, "result": body}).encode())
-        _delete_abandoned_files(folder)
+        write_atomic(folder / RESULT, encode({"digests": digests, "result": body}).encode(), to_pipes=False)
 
     def write_circumstances(self, run: Run, circumstances: dict[str, Any]) -> None:
         """Write when, where and with which versions a run was made. Its results do not depend on this file."""
-        write_atomic(self.folder(run) / CIRCUMSTANCES, encode(circumstances).encode(), durable=False)
+        body = encode(circumstances).encode()
+        write_atomic(self.folder(run) / CIRCUMSTANCES, body, durable=False, to_pipes=False)
 
     def circumstances(self, run: Run) -> dict[str, Any]:
         return read_circumstances(self.folder(run))
@@ -89,29 +87,34 @@ class Store:
         if not (folder / RESULT).exists():
             return None
         try:
-            return self._read_verified(folder, run.canonical())
+            return self._read_verified(run)[0]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             warnings.warn(f"{folder} is damaged ({error}): {run} counts as not finished", CorruptWarning, stacklevel=2)
             if clear:
-                (folder / RESULT).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # a folder: writing the new result reports it
+                    (folder / RESULT).unlink(missing_ok=True)
             return None
 
     def history(self, run: Run) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = json.loads((self.folder(run) / HISTORY).read_text())
-        return rows
+        """Return the epochs of a finished run.
 
-    def _read_verified(self, folder: Path, description: str) -> dict[str, Any]:
-        found, result = read_run_folder(folder)
-        if found != description:
+        Raises:
+            OSError, ValueError, KeyError, TypeError, AttributeError: if a file of the run is missing or damaged.
+        """
+        return self._read_verified(run)[1]
+
+    def _read_verified(self, run: Run) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        found, result, history = read_run_folder(self.folder(run))
+        if found != run.canonical():
             raise ValueError(f"{DESCRIPTION} belongs to another run")
-        return result
+        return result, history
 
     def devices(self, study: str) -> list[str]:
         """Return the devices on which the runs of a study were made."""
         devices = set()
         for path in (self.root / study).glob(f"*/{DESCRIPTION}"):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # `result` warns about damage
-                devices.add(str(json.loads(path.read_text())["device"]))
+                devices.add(str(parse_json(read_regular(path))["device"]))
         return sorted(devices)
 
     def batch_folder(self, study: str, key: str) -> Path:
@@ -121,14 +124,15 @@ class Store:
         buffer = io.BytesIO()
         torch.save(state, buffer)
         payload = buffer.getvalue()
-        write_atomic(self.batch_folder(study, key) / CHECKPOINT, digest(payload).encode() + payload)
+        path = self.batch_folder(study, key) / CHECKPOINT
+        write_atomic(path, digest(payload).encode() + payload, to_pipes=False)
 
     def load_checkpoint(self, study: str, key: str) -> dict[str, Any] | None:
         """Return the saved state of a batch; None without a checkpoint, or with a warning if it is damaged."""
         path = self.batch_folder(study, key) / CHECKPOINT
         if not path.exists():
             return None
-        content = path.read_bytes()
+        content = read_regular(path)
         saved, payload = content[:64], content[64:]
         if digest(payload).encode() != saved:
             warnings.warn(f"{path} is damaged: its batch of runs starts over", CorruptWarning, stacklevel=2)
@@ -143,12 +147,12 @@ class Store:
     def save_progress(self, study: str, key: str, epoch: int, value: float) -> None:
         """Write the epoch and the monitored value that a batch has reached."""
         body = encode({"epoch": epoch, "live": value}).encode()
-        write_atomic(self.batch_folder(study, key) / PROGRESS, body, durable=False)
+        write_atomic(self.batch_folder(study, key) / PROGRESS, body, durable=False, to_pipes=False)
 
     def load_progress(self, study: str, key: str) -> tuple[int, float] | None:
         """Return the epoch and the monitored value that a batch has reached; None if it has not started."""
         try:
-            body = json.loads((self.batch_folder(study, key) / PROGRESS).read_text())
+            body = parse_json(read_regular(self.batch_folder(study, key) / PROGRESS))
             return int(body["epoch"]), float(body["live"] or 0.0)
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -157,36 +161,30 @@ class Store:
         shutil.rmtree(self.batch_folder(study, key), ignore_errors=True)
 
 
-def read_run_folder(folder: Path) -> tuple[str, dict[str, Any]]:
-    """Return the configuration, as JSON text, and the result of a finished run.
+def read_run_folder(folder: Path) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
+    """Return the configuration, as JSON text, the result and the history of a finished run.
 
     Raises:
         OSError, ValueError, KeyError, TypeError, AttributeError: if a file is missing or damaged.
     """
-    outer = json.loads((folder / RESULT).read_text())
+    outer = parse_json(read_regular(folder / RESULT))
     digests, body = outer["digests"], outer["result"]
-    contents = {name: (folder / name).read_bytes() for name in (DESCRIPTION, HISTORY)} | {RESULT: body.encode()}
+    contents = {name: read_regular(folder / name) for name in (DESCRIPTION, HISTORY)} | {RESULT: body.encode()}
     for name, content in contents.items():
         if digest(content) != digests[name]:
             raise ValueError(f"{name} does not match its digest")
-    return contents[DESCRIPTION].decode(), json.loads(body)
+    result, history = parse_json(body), parse_json(contents[HISTORY])
+    check_content(result, history)
+    return contents[DESCRIPTION].decode(), result, history
 
 
 def read_circumstances(folder: Path) -> dict[str, Any]:
     """Return when, where and with which versions a run was made; empty if unknown."""
     try:
-        circumstances = json.loads((folder / CIRCUMSTANCES).read_text())
+        circumstances = parse_json(read_regular(folder / CIRCUMSTANCES))
     except (OSError, ValueError):
         return {}
     return circumstances if isinstance(circumstances, dict) else {}
-
-
-def _delete_abandoned_files(folder: Path) -> None:
-    """Delete temporary files of killed workers. Recent ones may belong to a worker that is still writing."""
-    for temporary in folder.glob(".*.*.*"):
-        with contextlib.suppress(OSError):
-            if temporary.stat().st_mtime < time.time() - STALE_SECONDS:
-                temporary.unlink()
 
 
 def digest(content: bytes) -> str:

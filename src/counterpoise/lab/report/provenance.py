@@ -87,8 +87,9 @@ def _session(recorded: Mapping[str, Any]) -> _Session | None:
     try:
         versions = f"torch {recorded['torch']}, Python {recorded['python']}"
         times = datetime.fromisoformat(recorded["finished"]), float(recorded["seconds"])
+        times[0].timestamp()  # some dates have none
         return _Session(str(recorded["machine"]), versions, *times, max(1, int(recorded.get("runs", 1))))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, OverflowError, TypeError, ValueError):
         return None
 
 

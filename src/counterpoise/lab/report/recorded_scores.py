@@ -38,6 +38,8 @@ def read_scores(path: Path, study: Study) -> pd.DataFrame:
     Raises:
         ScoresError: if the file is damaged, or is not a table of this study's scores.
     """
+    if not path.is_file():  # reading a pipe would block
+        raise ScoresError("damaged", "not a regular file")
     try:
         frame = pd.read_csv(path, dtype=dict.fromkeys(("method", "condition", "form"), "str"))
     except READ_ERRORS as error:  # includes the errors of pandas, which are ValueErrors

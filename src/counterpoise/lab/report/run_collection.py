@@ -3,7 +3,7 @@
 Nothing on disk is changed and nothing is fatal: a missing, partial, damaged or unrecognised source becomes a `Problem`.
 """
 
-import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from ..engine import Run
 from ..engine.archive import READ_ERRORS, SUFFIX, ArchivedRun, RunFolder, read_archive
 from ..engine.config import parse_run
 from ..engine.store import CHECKPOINT, DESCRIPTION, PROGRESS, RESULT
+from ..files import parse_json, read_regular
 from ..studies import STUDIES
 from .recorded_scores import PATTERN, ScoresError, is_score_table, read_scores, study_name
 
@@ -106,10 +107,10 @@ def _add_folder(collected: CollectedRuns, folder: Path, *, top: bool = False) ->
 
 
 def _search_folder(collected: CollectedRuns, folder: Path, top: bool) -> bool:
-    if (folder / DESCRIPTION).is_file() or (folder / RESULT).is_file():
+    if _has(folder, DESCRIPTION) or _has(folder, RESULT):
         _add_run_folder(collected, folder)
         return True
-    if (folder / CHECKPOINT).is_file() or (folder / PROGRESS).is_file():
+    if _has(folder, CHECKPOINT) or _has(folder, PROGRESS):
         collected.add_problem(folder, "partial", f"training has not finished: {_progress(folder)}")
         return True
     tables = sorted(path for path in (folder / "runs").glob(PATTERN) if is_score_table(path))
@@ -121,6 +122,7 @@ def _search_folder(collected: CollectedRuns, folder: Path, top: bool) -> bool:
     for archive in archives:
         _add_archive(collected, archive)
     skipped = {REPORT} | ({"runs", "tables", "figures"} if tables or archives else set())
+    skipped |= {archive.name for archive in archives}
     inner = [c for c in sorted(folder.iterdir()) if c.is_dir() and c.name not in skipped and c.name[0] != "."]
     unrecognised = [child for child in inner if not _add_folder(collected, child)]
     holds_runs = bool(tables) or bool(archives) or len(unrecognised) < len(inner)
@@ -133,15 +135,20 @@ def _search_folder(collected: CollectedRuns, folder: Path, top: bool) -> bool:
     return holds_runs
 
 
+def _has(folder: Path, name: str) -> bool:
+    """Return whether a name exists in a folder, as a file or as anything else."""
+    return os.path.lexists(folder / name)
+
+
 def _progress(folder: Path) -> str:
     try:
-        return f"{json.loads((folder / PROGRESS).read_text())['epoch']} epochs so far"
+        return f"{int(parse_json(read_regular(folder / PROGRESS))['epoch'])} epochs so far"
     except (OSError, ValueError, KeyError, TypeError):
         return "its progress is unknown"
 
 
 def _add_run_folder(collected: CollectedRuns, folder: Path) -> None:
-    if not (folder / RESULT).is_file():
+    if not _has(folder, RESULT):
         collected.add_problem(folder, "partial", f"has no {RESULT}: the run did not finish")
         return
     try:
@@ -153,6 +160,9 @@ def _add_run_folder(collected: CollectedRuns, folder: Path) -> None:
 
 
 def _add_archive(collected: CollectedRuns, archive: Path) -> None:
+    if not archive.is_file():
+        collected.add_problem(archive, "damaged", "not a regular file")
+        return
     place = archive.resolve()
     if place in collected.visited:
         return
@@ -179,6 +189,8 @@ def _add_run(collected: CollectedRuns, source: Path, content: RunFolder | Archiv
 
 
 def _format_error(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.filename:
+        return f"{Path(error.filename).name}: {error.strerror}"
     return f"{type(error).__name__}: {error}" if isinstance(error, KeyError | TypeError) else str(error)
 
 

@@ -36,9 +36,10 @@ def collect_scores(study: Study, results: Results, **selection: Unpack[Selection
     for cell, result in _finished_cells(study, results, **selection):
         place = {"method": cell.method, "condition": cell.condition.key, "seed": cell.run.seed}
         scores = {"lr": cell.run.network_lr, "macro": result.get("macro"), "worst": result.get("worst")}
-        position = (z for z in result["chart"].get("z_over_tau", []) if z is not None)  # None: it diverged
+        position = (z for z in result["chart"].get("z_over_tau", []) if z is not None)
         scores["reach"] = max(map(abs, position), default=float("nan"))
         scores |= {"peak": result.get("peak"), "epochs": result.get("epochs")} | result.get("metrics", {})
+        scores = {name: float("nan") if value is None else value for name, value in scores.items()}  # it diverged
         rows.append(place | scores | result.get("scores", {}) | place)  # a task may be called "seed"
     columns = None if rows else list(dict.fromkeys([*COLUMNS, *study.metrics]))
     frame = _merge_single_tasks(study, pd.DataFrame(rows, columns=columns))

@@ -105,8 +105,8 @@ def decimals(value: float) -> int:
 
 def format_seeds(seeds: Sequence[int]) -> str:
     """Format seeds for a caption: "seed 42", "seeds 42–51", "40 seeds"."""
-    ordered = sorted(seeds)
-    if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
+    ordered = sorted(set(seeds))
+    if len(ordered) > 2 and ordered[-1] - ordered[0] == len(ordered) - 1:
         return f"seeds {ordered[0]}–{ordered[-1]}"
     if len(ordered) > 4:
         return f"{len(ordered)} seeds"

@@ -148,7 +148,8 @@ def _write_report(report: Report, out: Path, names: list[str], options: dict[str
     path = out / "report" / "made.md"
     try:
         files = [*report.write(out / "report"), path]
-        write_atomic(path, f"{provenance(names, options, quick)}\n{machine_table(out, names)}".encode())
+        text = f"{provenance(names, options, quick)}\n{machine_table(out, names)}"
+        write_atomic(path, text.encode(errors="replace"))  # circumstances may contain unpaired surrogates
     except OSError as error:
         raise ReportError(
             f"{describe_os_error(error)}. All runs are finished and kept in {out}: the same command writes the report"

@@ -27,9 +27,14 @@ def curves(title: str, histories: pd.DataFrame, styles: Mapping[str, MarkStyle])
     )
 
 
-def scores(study: Study, condition: Condition, frame: pd.DataFrame) -> FigureSpec:
-    """Draw a panel per metric: bars for means, dots for single seeds, lines for the paper's means."""
+def scores(study: Study, condition: Condition, frame: pd.DataFrame) -> FigureSpec | None:
+    """Draw a panel per metric: bars for means, dots for single seeds, lines for the paper's means.
+
+    Return None if no metric is known, because all runs diverged.
+    """
     metrics = [m for m in study.metrics if frame[m].notna().any() and m != "delta_m"]
+    if not metrics:
+        return None
     panels = [_bars(study, condition, frame, metric) for metric in metrics]
     columns = 3 if len(panels) > 4 else 2
     return FigureSpec(
@@ -76,9 +81,14 @@ def _bars(study: Study, condition: Condition, frame: pd.DataFrame, metric: str) 
     return Panel(marks, METRIC_NAMES[metric], Axis(ticks=[], grid=False), Axis())
 
 
-def heatmap(study: Study, condition: Condition, frame: pd.DataFrame) -> FigureSpec:
-    """Draw mean metrics, shaded from the worst (light) to the best (dark) method of each column."""
+def heatmap(study: Study, condition: Condition, frame: pd.DataFrame) -> FigureSpec | None:
+    """Draw mean metrics, shaded from the worst (light) to the best (dark) method of each column.
+
+    Return None if no metric is known, because all runs diverged.
+    """
     metrics = [m for m in study.metrics if frame[m].notna().any()]
+    if not metrics:
+        return None
     order = list(styles_of_run_methods(study, frame))
     means = frame.groupby("method")[metrics].mean().loc[order]
     signs = np.array([1 if HIGHER_IS_BETTER.get(m, m == "delta_m") else -1 for m in metrics])
