@@ -1,6 +1,7 @@
 """The command line lists, reproduces and shows studies, stops cleanly, and rejects bad options before training."""
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -143,7 +144,8 @@ def test_studies_without_a_name_rejects_other_options(option: tuple[str, ...], t
 
 def test_diverged_run_is_listed_without_a_score(tmp_path: Path) -> None:
     (cell, *_) = STUDIES["scale-stress"].grid(seeds=[42], epochs=1)
-    Store(tmp_path).finish(cell.run, [], {"macro": None, "best": {"epoch": 0, "value": None}})
+    result = {"macro": None, "weights": {}, "chart": {}, "best": {"epoch": 0, "value": None}}
+    Store(tmp_path).finish(cell.run, [], result)
     listed = call("studies", "scale-stress", "--seeds", "42", "--epochs", "1", "--out", str(tmp_path))
     assert listed.exit_code == 0, listed.output
 
@@ -228,6 +230,68 @@ def test_user_input_is_not_parsed_as_markup(name: str, tmp_path: Path) -> None:
         ["data", "fetch", name, "--data", str(tmp_path)],
     ):
         assert repr(name) in call(*command).output
+
+
+@pytest.mark.parametrize("character", ["\x1b[31m", "\x9b31m", "\a", "\u202e"])
+def test_control_characters_are_escaped(character: str, tmp_path: Path) -> None:
+    name = f"a{character}b"
+    escaped = f"a{character[0].encode('unicode_escape').decode()}"
+    odd = tmp_path / name
+    odd.mkdir()
+    Store(tmp_path).finish(cell := next(STUDIES["scale-stress"].grid(seeds=[42])).run, *fake_run(cell, ("a", "b")))
+    (odd / "run.json").touch()
+    shutil.copytree(Store(tmp_path).folder(cell), tmp_path / "scale-stress" / name)
+    (tmp_path / "scale-stress" / name / "run.json").write_text(json.dumps({"device": name}))
+    for command in (
+        ["report", str(tmp_path / name), "-o", str(tmp_path / "page")],
+        ["show", "yeast", "--out", str(odd)],
+        ["studies", "scale-stress", "--seeds", "42", "--out", str(tmp_path)],
+        ["atlas", "--out", str(odd / "atlas.html")],
+        ["data", "--folder", str(odd)],
+        ["reproduce", name],
+        ["reproduce", f"--{name}"],
+        [name],
+        [f"--{name}"],
+    ):
+        output = call(*command).output
+        assert character[0] not in output.replace("\r\n", "\n"), command
+        assert escaped in output.replace("\n", "").replace("\\\\", "\\"), command
+
+
+def test_version_is_shown() -> None:
+    shown = call("--version")
+    assert (shown.exit_code, shown.output) == (0, f"counterpoise {cp.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["reproduce", "scale-stress", "--out"],
+        ["show", "yeast", "--out"],
+        ["studies", "--out"],
+        ["report", str(RESULTS / "synthetic"), "-o"],
+        ["report", "-o", "page"],
+        ["atlas", "-o"],
+        ["pack", "runs", "-o"],
+        ["pack", "-o", "runs.jsonl.xz"],
+    ],
+    ids=" ".join,
+)
+def test_empty_path_is_an_error(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call(*command, "")
+    assert (result.exit_code, type(result.exception)) == (2, SystemExit)
+    assert "the path is empty" in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_atlas_refuses_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in (".", "..", str(tmp_path)):
+        refused = call("atlas", "-o", folder)
+        assert (refused.exit_code, type(refused.exception)) == (2, SystemExit)
+        assert f"error: {folder} is a folder, expected the path of a page" in refused.output
+    assert not list(tmp_path.iterdir())
 
 
 def test_addresses_and_names_are_not_truncated() -> None:

@@ -3,8 +3,11 @@
 import io
 import sys
 import warnings
+from typing import Annotated
 
 import typer
+
+import counterpoise as cp
 
 from ..engine import CorruptWarning
 from .data import data
@@ -19,10 +22,24 @@ app = typer.Typer(
     cls=ErrorReportingGroup,
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
-    help="Balance the losses of multi-task models, and reproduce the paper.",
 )
 for command in (methods, studies, reproduce, show, atlas, report, pack, data):
     app.command()(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print_line(f"counterpoise {cp.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Balance the losses of multi-task models, and reproduce the paper."""
 
 
 def main() -> None:

@@ -7,7 +7,15 @@ import typer
 
 from ..data.locations import VARIABLE
 
-Out = Annotated[Path, typer.Option(help="Folder of runs and reports.")]
+
+def parse_path(text: str | Path) -> Path:
+    """Return a path. `Path("")` would be the current folder, which is rarely meant."""
+    if not str(text):
+        raise typer.BadParameter("the path is empty; for the current folder, write .")
+    return Path(text)
+
+
+Out = Annotated[Path, typer.Option(help="Folder of runs and reports.", parser=parse_path, metavar="PATH")]
 Seeds = Annotated[
     str | None,
     typer.Option(help='"42-51", "42,43,44" or "paper"; default: the paper\'s and ten more.', show_default=False),
