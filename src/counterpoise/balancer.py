@@ -14,6 +14,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from ._checks import StepChecks
 from ._state.float32 import Float32State
+from ._transforms import refuse_transforms
 from .inputs import (
     Losses,
     PerTask,
@@ -326,6 +327,7 @@ class Balancer(Float32State, ABC):
 
     def _split_fixed(self, losses: Losses) -> tuple[Losses, list[Tensor]]:
         """Return the losses to balance, and the fixed ones times their factors."""
+        refuse_transforms(type(self).__name__)
         if not self.fixed:
             return losses, []
         balanced, given = split_fixed(losses, self.fixed, self._order)
