@@ -137,7 +137,7 @@ def train_weights(balancer: cp.Balancer, losses: Callable[[int], torch.Tensor], 
     optimizer = torch.optim.Adam(parameters, lr=LR) if parameters else None
     history = []
     for step in range(steps):
-        objective = balancer(losses(step))
+        objective = balancer(losses(step).clone().requires_grad_())
         assert balancer.weights is not None
         history.append(balancer.weights)
         if optimizer is not None:

@@ -36,7 +36,14 @@ METHODS: dict[str, Build] = {
     "`cp.CoVWeighting`": cp.CoVWeighting,
     "`cp.ReLoBRaLo`": cp.ReLoBRaLo,
 }
-COLUMNS = ("PINN: error", "Poisson: residual", "Poisson: boundary", "VAE: reconstruction", "VAE: KL term")
+COLUMNS = {
+    "PINN: error": ".5f",
+    "Poisson: residual": ".3g",
+    "Poisson: boundary": ".2g",
+    "VAE: reconstruction": ".0f",
+    "VAE: KL term": ".2g",
+}
+"""Title of each column and the format of its numbers."""
 
 
 def measure(build: Build, seed: int) -> list[float]:
@@ -58,7 +65,8 @@ def table(rows: dict[str, list[list[float]]]) -> str:
     """Return the table of the smallest and the largest number over the seeds, by method."""
     lines = [f"| method | {' | '.join(COLUMNS)} |", f"| --- |{' --- |' * len(COLUMNS)}"]
     for name, seeds in rows.items():
-        cells = [f"{min(column):.2g} – {max(column):.2g}" for column in zip(*seeds, strict=True)]
+        columns = zip(COLUMNS.values(), zip(*seeds, strict=True), strict=True)
+        cells = [f"{min(column):{spec}} – {max(column):{spec}}" for spec, column in columns]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -36,7 +36,7 @@ def load(name: str) -> Any:
     return module
 
 
-@pytest.mark.parametrize("build", [cp.Static, cp.PCGrad])
+@pytest.mark.parametrize("build", [cp.Static, cp.PCGrad, cp.LRA])
 def test_pinn_is_solved_by_adam_and_lbfgs(build: type[cp.Balancer]) -> None:
     pinn = load("pinn")
     assert pinn.train(build(pinn.TASKS), steps=160) < 0.1
