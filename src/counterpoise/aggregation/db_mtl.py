@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .. import gradients
 from ..distributed import ProcessGroup
+from ..functional.closed_form import FLOOR
 from ..gradients import GradientList, Passes, TaskGradients
 from ..inputs import PerTask, check_number, split_fixed_tasks
 from ..registry import register
@@ -125,7 +126,10 @@ class DBMTL(Aggregation):
     def aggregate(self, grads: TaskGradients, context: StepContext) -> tuple[None, GradientList]:
         step = (self.step + 1).unsqueeze(-1)
         factors = (torch.ones_like(step) * context.inverse_scale).expand(self.shape)
-        rates = context.present * (1 - self.beta / step**self.sigma)  # an absent task keeps its mean
+        measured = context.present
+        if isinstance(self.weighting, UWO):
+            measured = measured & (context.losses > FLOOR)  # below, the weight is not that of log L
+        rates = measured * (1 - self.beta / step**self.sigma)  # a task that is not measured keeps its mean
         finite = self._all_finite(self._squared_norms(grads, context), context)
         rows = self.memory.update_means(grads, factors=factors, rates=rates, finite=finite, learning=context.learning)
         any_present = context.present.any(-1, keepdim=True)

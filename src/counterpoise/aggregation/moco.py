@@ -133,9 +133,12 @@ class MoCo(Aggregation):
 
     def aggregate(self, grads: TaskGradients, context: StepContext) -> tuple[None, GradientList]:
         squares = self._squared_norms(grads, context)
-        norms, finite = squares.sqrt(), self._all_finite(squares, context)
+        norms = squares.sqrt()
         measured = context.present & (norms > 0)  # a task without a gradient keeps its mean
         losses = (context.losses * context.weights).to(norms.dtype)
+        # The products of the means must not overflow: a step with such a loss changes no state.
+        largest = torch.where(measured, losses, 0.0).abs().amax(-1, keepdim=True).to(self.lam.dtype)
+        finite = self._all_finite(squares, context) & torch.isfinite(largest.square() * len(self.tasks))
         sqrt_step = (self.step + 1).sqrt().unsqueeze(-1)
         rows = self.memory.update_means(
             grads,

@@ -160,6 +160,11 @@ def shared_parameters(shared: Iterable[Tensor]) -> list[Tensor]:
                 f"shared must contain parameters, got the result of {parameter.grad_fn}: to compare gradients at a "
                 f"representation, pass it as features="
             )
+        if parameter.is_complex():
+            raise ValueError(
+                f"shared contains a complex parameter of shape {tuple(parameter.shape)}, expected real ones: store it "
+                f"as torch.view_as_real(parameter), or leave it out of shared="
+            )
         unique[id(parameter)] = parameter
     if not unique:
         raise ValueError("shared contains no parameter that requires a gradient: pass those that all tasks share")

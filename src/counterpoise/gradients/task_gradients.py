@@ -36,10 +36,13 @@ def sum_gradients(roots: Sequence[TaskRoot], targets: Sequence[Tensor], keep: bo
         return [None] * len(targets)
     saved = [target.grad for target in targets]
     try:
-        return _backward(roots, targets, keep)
+        row = _backward(roots, targets, keep)
     finally:
         for target, grad in zip(targets, saved, strict=True):
             target.grad = grad
+    if any(root.slot >= 0 for root in roots):  # fixed losses need not depend on the targets
+        _check_reached([row])
+    return row
 
 
 def batched_gradients(
@@ -143,8 +146,16 @@ def _split(
 
 
 def _check_reached(rows: list[GradientList]) -> None:
+    """Raise an error if no task reaches the targets, or if a gradient is sparse."""
     if rows and all(grad is None for row in rows for grad in row):
         raise ValueError("no task depends on any of the tensors on which gradients are compared")
+    for row in rows:
+        for grad in row:
+            if grad is not None and grad.layout is not torch.strided:
+                raise ValueError(
+                    f"the gradient of a shared parameter of shape {tuple(grad.shape)} is sparse, expected a dense one: "
+                    f"pass sparse=False to nn.Embedding, or leave its weight out of shared="
+                )
 
 
 def _unstack(grads: Sequence[Tensor | None], count: int) -> list[GradientList]:
