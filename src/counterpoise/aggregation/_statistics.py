@@ -1,11 +1,13 @@
 """Statistics of the task gradients of one step: their Gram matrix and norms, and whether they are finite."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from .. import distributed, gradients
 from ..balancer import Balancer
-from ..gradients import TaskGradients
+from ..gradients import TaskGradients, TaskRoot
 from ..inputs import format_names, has_custom_names
 from ..weighting import Weighting
 from ._step import StepContext
@@ -89,3 +91,11 @@ class GradientStatistics(Balancer):
         if has_custom_names(weighting.tasks) and has_custom_names(self.tasks) and weighting.tasks != self.tasks:
             expected = f"{format_names(self.tasks)}, in this order"
             raise ValueError(f"weighting balances {format_names(weighting.tasks)}, expected {expected}")
+
+    def _check_sharding(self, roots: Sequence[TaskRoot]) -> None:
+        if not self.supports_sharding:
+            raise ValueError(f"{type(self).__name__} does not support sharded parameters (FSDP)")
+        if self.heads == "aggregated":
+            raise ValueError("sharded parameters (FSDP) do not support heads='aggregated': pass heads='own'")
+        if not roots:
+            raise ValueError("sharded parameters (FSDP): each rank needs the loss of at least one task in every step")

@@ -391,13 +391,3 @@ class Aggregation(GradientStatistics):
     def _combines_ranks(self) -> bool:
         """Return whether task gradients are averaged over ranks in this step."""
         return self.ranks == "exact" and self.learning and distributed.is_active(self.process_group)
-
-    # Checks.
-
-    def _check_sharding(self, roots: Sequence[TaskRoot]) -> None:
-        if not self.supports_sharding:
-            raise ValueError(f"{type(self).__name__} does not support sharded parameters (FSDP)")
-        if self.heads == "aggregated":
-            raise ValueError("sharded parameters (FSDP) do not support heads='aggregated': pass heads='own'")
-        if not roots:
-            raise ValueError("sharded parameters (FSDP): each rank needs the loss of at least one task in every step")
