@@ -13,7 +13,7 @@ def gradients(balancer: cp.Balancer, extreme: float | None, steps: int = 60) -> 
     """Return the shared gradients of a run whose fifth loss of the first task has an extreme value."""
     w = torch.ones(3, requires_grad=True)
     generator = torch.Generator().manual_seed(0)
-    directions = []
+    directions: list[torch.Tensor] = []
     for step in range(steps):
         x = torch.rand(2, 3, generator=generator) + 0.5
         losses = list((x * w).square().mean(-1))

@@ -276,7 +276,7 @@ class Balancer(Float32State, ABC):
         metadata = getattr(destination, "_metadata", {}).get(prefix[:-1])
         if metadata is not None:
             metadata.update(method=type(self).__name__, tasks=list(self.tasks))
-        super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[no-untyped-call]
+        super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(
         self,
@@ -294,7 +294,7 @@ class Balancer(Float32State, ABC):
             place = f" of {prefix[:-1]!r}" if prefix else ""
             error_msgs.append(f"the state{place} {mismatch}. load_state_dict(dict(state)) skips this check")
             return
-        super()._load_from_state_dict(  # type: ignore[no-untyped-call]
+        super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
 

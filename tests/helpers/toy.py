@@ -26,6 +26,8 @@ def extra_arguments(method: cp.Method, losses: Tensor, again: Callable[[], Tenso
     `again` recomputes the losses of the batch.
     """
     arguments: dict[str, Any] = {"kpis": 1 / (1 + losses.detach())} if "kpis" in method.needs else {}
+    if "residuals" in method.needs:
+        arguments["residuals"] = {"small": losses[..., 0], "large": losses[..., 1]}
     return arguments | {need: again for need in ("validation", "training") if need in method.needs}
 
 
