@@ -238,9 +238,10 @@ def test_control_characters_are_escaped(character: str, tmp_path: Path) -> None:
     escaped = f"a{character[0].encode('unicode_escape').decode()}"
     odd = tmp_path / name
     odd.mkdir()
-    Store(tmp_path).finish(cell := next(STUDIES["scale-stress"].grid(seeds=[42])).run, *fake_run(cell, ("a", "b")))
+    run = next(STUDIES["scale-stress"].grid(seeds=[42])).run
+    Store(tmp_path).finish(run, *fake_run(run, ("a", "b")))
     (odd / "run.json").touch()
-    shutil.copytree(Store(tmp_path).folder(cell), tmp_path / "scale-stress" / name)
+    shutil.copytree(Store(tmp_path).folder(run), tmp_path / "scale-stress" / name)
     (tmp_path / "scale-stress" / name / "run.json").write_text(json.dumps({"device": name}))
     for command in (
         ["report", str(tmp_path / name), "-o", str(tmp_path / "page")],
