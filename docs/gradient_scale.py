@@ -57,7 +57,7 @@ def measure(build: Build, seed: int) -> list[float]:
         torch.manual_seed(seed)
         problem = PROBLEMS[name](seed=seed)
         train(problem, build(problem.tasks))
-        found += [float(loss) for loss in problem.losses().values()]
+        found += [loss.item() for loss in problem.losses().values()]
     return found
 
 

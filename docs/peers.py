@@ -116,7 +116,7 @@ def _only_here(rows: dict[str, list[Row]]) -> str:
     theirs = {re.split(r"[.(]", found.ours)[1] for part in rows.values() for found in part if found.ours}
     lines = ["| space | only in Counterpoise |", "| --- | --- |"]
     for space in ("loss", "scale", "gradient"):
-        classes = [cp.describe(name).build.__name__ for name in cp.methods(space)]  # type: ignore[arg-type]
+        classes = [cp.describe(name).build.__name__ for name in cp.methods(space)]
         lines.append(f"| {space} | {', '.join(f'`cp.{name}`' for name in classes if name not in theirs)} |")
     return "\n".join(lines)
 

@@ -18,7 +18,7 @@ def final_losses(problem_name: str, build: Any) -> list[float]:
     torch.manual_seed(0)
     problem = PROBLEMS[problem_name](seed=0)
     train(problem, build(problem.tasks))
-    return [float(loss) for loss in problem.losses().values()]
+    return [loss.item() for loss in problem.losses().values()]
 
 
 def test_table_has_the_rows_and_columns_of_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
