@@ -13,7 +13,7 @@ from helpers.collapse import PROBLEMS, train
 from torch import Tensor
 
 import counterpoise as cp
-from counterpoise._checks import COLLAPSE_STEPS, StepChecks
+from counterpoise._checks import StepChecks
 
 LOGARITHMIC = [name for name in cp.methods() if cp.make(name, 2).requires_positive_losses]
 

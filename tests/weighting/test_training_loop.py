@@ -95,7 +95,9 @@ def test_stacked_replicas_equal_separate_balancers(name: str) -> None:
         assert value.shape == (REPLICAS,)
         assert stacked.weights is not None
         for i, balancer in enumerate(single):
-            alone = balancer(losses[i].clone().requires_grad_(), **({"kpis": kpis[i]} if method.needs == ("kpis",) else {}))
+            alone = balancer(
+                losses[i].clone().requires_grad_(), **({"kpis": kpis[i]} if method.needs == ("kpis",) else {})
+            )
             alone.backward()
             torch.testing.assert_close(value[i].detach(), alone.detach(), rtol=1e-12, atol=1e-14)
             torch.testing.assert_close(stacked.weights[i], balancer.weights, rtol=1e-12, atol=1e-300)
