@@ -26,6 +26,7 @@ MAY_SKIP = {
     "tests/lab/report/test_html.py": "needs Chromium",
     "tests/lab/report/test_latex.py": "needs LaTeX",
     "tests/lab/test_loggers.py": "needs MLflow",
+    "tests/test_options_on_cuda.py": "needs a CUDA device",
     "tests/weighting/test_compile.py": "needs a C++ compiler",
     "tests/weighting/test_cuda.py": "needs a CUDA device",
 }

@@ -76,7 +76,7 @@ def methods(space: Space | None = None) -> list[str]:
     Example:
         >>> import counterpoise as cp
         >>> cp.methods("loss")[:3]
-        ['bpgs', 'dtp', 'dwa']
+        ['bpgs', 'cosmos', 'cov-weighting']
     """
     if space not in (None, *get_args(Space)):
         raise ValueError(f"unknown space {space!r}, expected one of {', '.join(map(repr, get_args(Space)))}")

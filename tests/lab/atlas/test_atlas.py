@@ -57,7 +57,7 @@ def library_weights(name: str, at: dict[str, Any]) -> list[float]:
         optimizer = torch.optim.Adam(balancer.parameters(), lr=LR)
         for _ in range(at["steps"]):
             optimizer.zero_grad()
-            balancer(now).backward()
+            balancer(now.clone().requires_grad_()).backward()
             if all(p.grad is not None and p.grad.abs().max() < 1e-11 for p in balancer.parameters()):
                 break  # converged: BPGS starts at the minimum after calibration
             optimizer.step()

@@ -47,8 +47,8 @@ class DenseTrainer:
         method = describe(run.recipe.name)
         self.needs_step_end = "step_end" in method.needs
         self.in_gradient_space = method.space == "gradient"
-        self.losses = self._compiled_losses()
         self.retains_graph = compares_gradients(run.recipe)
+        self.losses = self._compiled_losses()
         compiled = compile_on_cuda(self.network, run.device, retain_graph=self.retains_graph)
         self.predict = with_eager_fallback(compiled, self.network)
         self.optim = DenseOptimizers(run, self.network, self.balancer, self.steps)
