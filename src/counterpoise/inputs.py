@@ -129,7 +129,8 @@ def check_number(
     if low is not None and high is not None:
         expected += f" in {'(' if least is None else '['}{low}, {high}{')' if most is None else ']'}"
     elif low is not None:
-        expected = expected.replace(" ", " positive ") if above == 0 else f"{expected} that is {low} or more"
+        bound = f"above {low}" if least is None else f"that is {low} or more"
+        expected = expected.replace(" ", " positive ") if above == 0 else f"{expected} {bound}"
     elif not whole:
         expected = "a finite number"
     message = f"{type(owner).__name__}: {option} is {value!r}, expected {expected}{', or None' if optional else ''}"
