@@ -1,5 +1,6 @@
 """A toy training run that can be saved, loaded and compared."""
 
+import inspect
 import io
 from typing import Any
 
@@ -8,7 +9,9 @@ from torch import Tensor
 
 import counterpoise as cp
 
-from .toy import EPOCH, extra_arguments, problem, shared
+from .toy import extra_arguments, problem, shared
+
+EPOCH, PERIOD = 8, 6  # several epochs and periods pass in a short run
 
 
 class ToyRun:
@@ -17,7 +20,8 @@ class ToyRun:
     def __init__(self, name: str) -> None:
         self.method = cp.describe(name)
         self.model, self.x, self.y = problem()
-        self.balancer = cp.make(name, ["small", "large"])
+        period = {"every": PERIOD} if "every" in inspect.signature(self.method.build).parameters else {}
+        self.balancer = cp.make(name, ["small", "large"], **period)
         groups = [{"params": self.model.parameters()}, *self.balancer.param_groups(lr=0.05)]
         self.optimizer = torch.optim.AdamW(groups, lr=0.01)
         self.step_count = 0
