@@ -75,11 +75,17 @@ def test_other_ways_to_differentiate_are_refused() -> None:
             one.backward(**arguments)
     with pytest.raises(RuntimeError, match="without inputs="):
         one.backward(None, False, False, [w])
+    for grad in (None, torch.ones(())):
+        with pytest.raises(RuntimeError, match="without inputs="):
+            torch.autograd.backward([one], None if grad is None else [grad], inputs=[w])
     with pytest.raises(RuntimeError, match=r"no second derivatives: call backward\(\) without create_graph"):
         one.backward(create_graph=True)
     assert w.grad is None
     loss().backward()
-    assert w.grad is not None
+    expected, w.grad = w.grad, None
+    torch.autograd.backward([loss()])
+    assert expected is not None
+    torch.testing.assert_close(w.grad, expected)
 
 
 def test_results_that_need_no_gradient_are_plain_tensors() -> None:

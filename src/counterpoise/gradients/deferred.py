@@ -1,5 +1,6 @@
 """A loss that runs a given backward pass, for frameworks that scale and differentiate the loss themselves."""
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ class DeferredLoss(Tensor):
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is torch.autograd.grad or (func is Tensor.backward and _has_inputs(args, kwargs)):
+        if func is torch.autograd.grad or _has_inputs(func, args, kwargs):
             raise RuntimeError(
                 "the gradient of a gradient-space method is not the derivative of its loss: call loss.backward() "
                 "without inputs=, and read the gradients from .grad"
@@ -41,9 +42,15 @@ class DeferredLoss(Tensor):
         return result
 
 
-def _has_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether the arguments of `Tensor.backward` contain `inputs`."""
-    return kwargs.get("inputs") is not None or (len(args) > 4 and args[4] is not None)
+def _has_inputs(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether the call belongs to a backward pass with `inputs`, which would not reach the deferred one."""
+    if func is Tensor.backward or func is torch.autograd.backward:
+        return kwargs.get("inputs") is not None or (len(args) > 4 and args[4] is not None)
+    # Older versions of torch do not announce `torch.autograd.backward`, but its helper reads the shape of the loss.
+    caller = sys._getframe(2)
+    if caller.f_code is not torch.autograd._make_grads.__code__ or caller.f_back is None:
+        return False
+    return bool(caller.f_back.f_locals.get("inputs"))
 
 
 class DeferredBackward(torch.autograd.Function):
