@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Real
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
@@ -80,15 +80,11 @@ def importance_factors(given: PerTask | None, tasks: tuple[str, ...]) -> Tensor 
     return None if set(factors) == {1.0} else torch.tensor(factors, dtype=state_dtype())
 
 
-def _number(name: str, value: object) -> float:
-    """Return a finite number, or raise an error that names the option."""
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} is {value!r}, expected a number") from None
-    if not math.isfinite(number):
-        raise ValueError(f"{name} is {number}, expected a finite number")
-    return number
+def _number(option: str, value: object) -> float:
+    """Return a number per task, or raise an error that names the option. A scalar tensor is accepted."""
+    number: Any = value.item() if isinstance(value, Tensor) and not value.dim() else value
+    check_number(None, option, number)
+    return float(number)
 
 
 def check_number(
@@ -106,7 +102,7 @@ def check_number(
     """Raise an error that names the class and the option, unless the value is a finite number within the bounds.
 
     Args:
-        owner: the object that has the option.
+        owner: the object that has the option; None leaves the class out of the message.
         option: name of the option.
         value: the given value.
         above: bound that the value must exceed.
@@ -131,9 +127,10 @@ def check_number(
     elif low is not None:
         bound = f"above {low}" if least is None else f"that is {low} or more"
         expected = expected.replace(" ", " positive ") if above == 0 else f"{expected} {bound}"
-    elif not whole:
+    elif is_number and not whole:
         expected = "a finite number"
-    message = f"{type(owner).__name__}: {option} is {value!r}, expected {expected}{', or None' if optional else ''}"
+    name = "" if owner is None else f"{type(owner).__name__}: "
+    message = f"{name}{option} is {value!r}, expected {expected}{', or None' if optional else ''}"
     raise ValueError(message) if is_number else TypeError(message)
 
 
