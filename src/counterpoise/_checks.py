@@ -77,7 +77,7 @@ class StepChecks:
         self.next_look = self.steps + (1 if on_cpu and self.steps < FIRST_STEPS else gap)
         self._watch_optimisers(balancer)
         if on_cpu:
-            self._evaluate(balancer, self.steps, balancer._last.given, losses, weights)
+            self._evaluate(balancer, self.steps, _expected_tasks(balancer), losses, weights)
         elif losses.device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
             self._look_asynchronously(balancer, losses, weights)
 
@@ -95,7 +95,7 @@ class StepChecks:
         copy[0].copy_(losses, non_blocking=True)
         copy[1].copy_(weights, non_blocking=True)
         arrived.record()
-        self._pending = self.steps, balancer._last.given, copy, arrived
+        self._pending = self.steps, _expected_tasks(balancer), copy, arrived
 
     def _evaluate(self, balancer: "Balancer", step: int, given: Sequence[int], losses: Tensor, weights: Tensor) -> None:
         """Check losses and weights on the CPU, row by row for replicas."""
@@ -159,6 +159,12 @@ class StepChecks:
             self._watches_optimisers = True
             _hook.watches.append(_OptimiserWatch(balancer, learned))
         _hook.update()
+
+
+def _expected_tasks(balancer: "Balancer") -> Sequence[int]:
+    """Return the tasks whose loss must be finite: the given ones, unless a task may have no samples."""
+    last = balancer._last
+    return () if last.counted else last.given
 
 
 class _RowHistory:

@@ -6,6 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
@@ -43,6 +44,8 @@ class StepRecord:
     losses: Tensor | list[float] | None = None
     values: Tensor | None = None  # the losses as given, NaN for absent tasks
     given: Sequence[int] = ()  # tasks whose loss was given, though possibly not finite
+    counted = False  # whether the numbers of samples were given, so that a loss that is not finite may have none
+    fixed: Mapping[str, Tensor] = MappingProxyType({})  # the given losses that are not balanced, as given
 
 
 class Balancer(Float32State, ABC):
@@ -310,12 +313,12 @@ class Balancer(Float32State, ABC):
             return None
         return f"has the tasks {format_names(tuple(tasks))}, expected {format_names(self.tasks)} in this order"
 
-    def record(self, weights: Tensor, values: Tensor, slots: Slots, learning: bool) -> None:
+    def record(self, weights: Tensor, values: Tensor, slots: Slots, learning: bool, counted: bool = False) -> None:
         """Store the losses and weights of a step, and check a training step for silent failures."""
         last = self._last
         last.weights, last.values = weights, values
+        last.given, last.counted = self._slots if slots is None else slots, counted
         if learning and not torch.compiler.is_compiling():
-            last.given = self._slots if slots is None else slots
             checks = self._checks
             checks.steps += 1
             if checks.steps >= checks.next_look:
@@ -325,13 +328,16 @@ class Balancer(Float32State, ABC):
         """Check the losses and weights of this step."""
         self._checks.look(self, values, weights)
 
-    def _split_fixed(self, losses: Losses) -> tuple[Losses, list[Tensor]]:
-        """Return the losses to balance, and the fixed ones times their factors."""
+    def _split_fixed(self, losses: Losses, *, record: bool = False) -> tuple[Losses, list[Tensor]]:
+        """Return the losses to balance, and the fixed ones times their factors; `record` stores the latter."""
         refuse_transforms(type(self).__name__)
         if not self.fixed:
             return losses, []
         balanced, given = split_fixed(losses, self.fixed, self._order)
-        return balanced, fixed_terms(given, self.fixed, self.batch_shape, self.strict)
+        terms = fixed_terms(given, self.fixed, self.batch_shape, self.strict)
+        if record:
+            self._last.fixed = {name: loss.detach() for name, loss in given.items()}
+        return balanced, terms
 
     def extra_repr(self) -> str:
         return ", ".join(self.tasks) + (f", batch_shape={self.batch_shape}" if self.batch_shape else "")

@@ -72,7 +72,37 @@ def test_method_without_weights_has_losses_only() -> None:
     assert set(readings(balancer)) == {"loss/a", "loss/b"}
 
 
-def test_fixed_losses_are_not_among_the_tasks() -> None:
-    balancer = cp.UWO(TASKS, fixed={"l2": 0.1})
-    balancer({"a": loss(2.0), "l2": loss(9.0), "b": loss(4.0)})
+@pytest.mark.parametrize("method", ["uw-o", "pcgrad"])
+def test_fixed_losses_have_no_weight(method: str) -> None:
+    w = torch.ones(3, requires_grad=True)
+    balancer = cp.make(method, TASKS, fixed={"l2": 0.1, "aux": 0.0})
+    tasks = {"loss/a", "loss/b", "weight/a", "weight/b"}
+    balancer.backward({"a": 2 * w[0], "l2": 9 * w[1], "b": 4 * w.sum(), "aux": None}, shared=[w])
+    found = readings(balancer)
+    assert list(found)[:3] == ["loss/a", "loss/b", "loss/l2"]
+    assert set(found) == {*tasks, "loss/l2"}
+    assert found["loss/l2"].item() == 9.0
+    assert not found["loss/l2"].requires_grad
+    balancer.backward([w[0], w[1], None, 3 * w[2]], shared=[w])  # fixed losses follow the tasks
+    assert readings(balancer)["loss/aux"].item() == 3.0
+    assert set(readings(balancer)) == {*tasks, "loss/aux"}
+
+
+def test_fixed_losses_are_those_of_the_step_and_not_of_its_end() -> None:
+    balancer = cp.FAMO(TASKS, fixed={"l2": 0.1})
+    balancer({"a": loss(2.0), "b": loss(4.0), "l2": loss(9.0)})
+    balancer.step_end({"a": loss(1.0), "b": loss(3.0), "l2": loss(8.0)})
+    assert readings(balancer)["loss/l2"].item() == 9.0
+
+
+def test_evaluation_after_training_and_counts() -> None:
+    balancer = cp.UWO(TASKS)
+    balancer({"a": loss(2.0)})
+    with torch.no_grad():
+        balancer([loss(2.0), loss(4.0)])
     assert set(readings(balancer)) == {"loss/a", "loss/b", "weight/a", "weight/b"}
+    balancer([loss(2.0), loss(4.0)], counts=torch.tensor([3, 0]))
+    found = readings(balancer)
+    assert found["loss/a"].item() == 2.0
+    assert found["loss/b"].isnan()
+    assert found["weight/b"].item() == 0.0

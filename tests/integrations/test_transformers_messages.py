@@ -87,6 +87,7 @@ def test_fixed_losses_train_and_count_in_evaluation(method: str, options: dict[s
         tmp_path, cp.make(method, TASKS, fixed={"l2": 2.0}), gradient_accumulation_steps=2, max_grad_norm=0.0, **options
     )
     trainer.train()
+    assert "loss/l2" in trainer.state.log_history[0]
     model = trainer.model
     assert isinstance(model, Model)
     model.eval()

@@ -299,7 +299,7 @@ class Aggregation(GradientStatistics):
     ) -> WeighedLosses:
         """Weight the losses. Without any loss, the targets determine the device and the precision of the results."""
         learning, device, target = self.learning, self._state_device(), targets.targets[0]
-        balanced, fixed = self._split_fixed(losses)
+        balanced, fixed = self._split_fixed(losses, record=True)
         values, slots, inputs = collect_losses(balanced, self.tasks, self.batch_shape, device, target.dtype)
         if not inputs and device is None:
             values = values.to(target.device)
@@ -312,8 +312,7 @@ class Aggregation(GradientStatistics):
         if self.weighting is not None and self.weighting.measures_gradients:
             needs = self.weighting.measure(values, slots, inputs, targets, counts, scale, learning, **needs)
         step, local, mean = self._loss_space_step(values, counts, learning, **needs)
-        # A task without samples is absent, though its loss is given.
-        self.record(step.weights, values, slots if counts is None else (), learning)
+        self.record(step.weights, values, slots, learning, counted=counts is not None)
         multipliers = self.multipliers(mean, learning)
         if multipliers is not None:
             step, local = (s._replace(weights=s.weights * multipliers.to(s.weights.dtype)) for s in (step, local))
@@ -321,11 +320,11 @@ class Aggregation(GradientStatistics):
             step = step._replace(objective=sum((term.detach() for term in fixed), step.objective))
         return WeighedLosses(losses, step, local, values, slots, inputs, mean, fixed, learning)
 
-    def record(self, weights: Tensor, values: Tensor, slots: Slots, learning: bool) -> None:
+    def record(self, weights: Tensor, values: Tensor, slots: Slots, learning: bool, counted: bool = False) -> None:
         if self.weighting is not None:
-            self.weighting.record(weights, values, slots, learning)
+            self.weighting.record(weights, values, slots, learning, counted)
             self._checks.share_warned(self.weighting._checks)
-        super().record(weights, values, slots, learning)
+        super().record(weights, values, slots, learning, counted)
 
     def _loss_space_step(
         self, values: Tensor, counts: Tensor | None, learning: bool, **needs: Any

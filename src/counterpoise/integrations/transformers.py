@@ -144,7 +144,8 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         """Log the scalars of the balancer together with the loss."""
         scalars = readings(self.balancer)
         if "loss" in logs and scalars:
-            values = torch.stack([value.float() for value in scalars.values()]).tolist()
+            device = self.args.device  # a fixed loss may be on another one
+            values = torch.stack([value.to(device, torch.float32) for value in scalars.values()]).tolist()
             logs = logs | dict(zip(scalars, values, strict=True))
         super().log(logs, *args, **kwargs)
 

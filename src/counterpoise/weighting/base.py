@@ -142,7 +142,7 @@ class Weighting(Balancer):
             needs: Further inputs of a method, such as `kpis` for DTP, or `shared` for gradient norms.
         """
         learned, learning = self.learned, self.learning and self._held is None
-        losses, fixed = self._split_fixed(losses)
+        losses, fixed = self._split_fixed(losses, record=True)
         values, slots, inputs = collect_losses(
             losses, self.tasks, self.batch_shape, *self._state_device_and_dtype(learned)
         )
@@ -155,8 +155,7 @@ class Weighting(Balancer):
         if self.measures_gradients:
             needs = self._measure_call(values, slots, inputs, counts, learning, **needs)
         step, local = self.take_step(values, counts, learning, **needs)
-        # A task without samples is absent, though its loss is given.
-        self.record(step.weights, values, slots if counts is None else (), learning)
+        self.record(step.weights, values, slots, learning, counted=counts is not None)
         if learned is None and _no_loss_has_a_graph(values, inputs, counts):
             # A leaf of zeros keeps the objective differentiable, so that the user's backward() still works.
             slots, inputs = None, (torch.zeros_like(values, requires_grad=True),)
