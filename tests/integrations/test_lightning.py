@@ -220,6 +220,7 @@ def test_unknown_task_raises(tmp_path: Path) -> None:
         fit(Misspelled(), tmp_path)
 
 
+@pytest.mark.filterwarnings("ignore:training_step returned a tensor:counterpoise.BalanceWarning")
 @pytest.mark.parametrize(("method", "kind"), [("bpgs", Model), ("hybrid", WithHooks), ("cagrad", PlainSum)])
 def test_two_processes_train_like_one_on_the_union_batch(method: str, kind: type[Model], tmp_path: Path) -> None:
     model, alone = kind(method), kind(method)

@@ -92,6 +92,25 @@ def test_unbalanced_loss_in_a_dict_warns_once(tmp_path: Path) -> None:
     assert len([w for w in found if w.category is cp.BalanceWarning]) == 1
 
 
+def test_unbalanced_tensor_warns_once(tmp_path: Path) -> None:
+    model = Model(cp.UWO(TASKS), lambda _, losses: losses["a"] + losses["b"])
+    expected = r"training_step returned a tensor, which was computed without the balancer.*self\.balance\(losses\)"
+    with pytest.warns(cp.BalanceWarning, match=expected) as found:
+        fit(model, tmp_path)
+    assert len([w for w in found if w.category is cp.BalanceWarning]) == 1
+
+
+def test_tensors_of_a_balancer_that_is_in_use_do_not_warn(tmp_path: Path) -> None:
+    """The first step is balanced, the others belong to a phase that is not."""
+
+    def in_phases(model: Model, losses: Losses) -> Tensor:
+        return losses["a"] + losses["b"] if model.global_step else model.balance(losses)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", cp.BalanceWarning)
+        fit(Model(cp.UWO(TASKS), in_phases), tmp_path)
+
+
 @pytest.mark.parametrize("call", [Model.balance, lambda model, losses: model.balancer(losses)])
 def test_balanced_loss_in_a_dict_does_not_warn(call: Callable[[Model, Losses], Tensor], tmp_path: Path) -> None:
     model = Model(cp.UWO(TASKS), lambda model, losses: {"loss": call(model, losses), "other": losses["a"].detach()})
@@ -112,10 +131,13 @@ def test_fixed_losses_may_be_returned(method: str, tmp_path: Path) -> None:
     def with_l2(model: Model, losses: Losses) -> Losses:
         return {**losses, "l2": model.trunk.weight.square().sum()}
 
-    model = WithShared(cp.make(method, TASKS, fixed={"l2": 10.0}), with_l2)
+    model, logger = WithShared(cp.make(method, TASKS, fixed={"l2": 10.0}), with_l2), CSVLogger(tmp_path)
     before = model.trunk.weight.norm().item()
-    fit(model, tmp_path)
+    fit(model, tmp_path, logger=logger, log_every_n_steps=1)
     assert model.trunk.weight.norm() < before / 2  # the penalty alone halves the norm
+    header, *_ = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
+    assert "loss/l2" in header.split(",")
+    assert "weight/l2" not in header.split(",")
 
 
 def test_parameter_in_no_optimiser_warns(tmp_path: Path) -> None:

@@ -166,8 +166,11 @@ class Balanced:
     def _balance_output(self, output: Any, was_balanced: bool) -> Any:
         """Balance the losses that `training_step` has returned; return any other output unchanged.
 
-        Warn if training uses a loss that was computed without the balancer.
+        Warn if training uses a loss that was computed without the balancer. A tensor may come from a phase that is not
+        balanced, so that it is reported only if the balancer has never seen losses.
         """
+        if isinstance(output, Tensor) and self.balancer._last.values is None:
+            self._warn_unbalanced("a tensor", "Return the dict of losses by task, or self.balance(losses)")
         if not isinstance(output, Mapping):
             return output
         names = (*self.balancer.tasks, *self.balancer.fixed)
@@ -180,15 +183,20 @@ class Balanced:
             hint = f"; did you mean {near[0]!r}?" if near else ""
             expected = f"expected losses of some of {format_names(names)}{hint}"
             raise ValueError(f"training_step returned the unknown task {unknown[0]!r}, {expected} ({other})")
-        if not was_balanced and not self.__dict__.get("_warned"):
+        if not was_balanced:
+            self._warn_unbalanced("a dict with the key 'loss'", f"Return the losses by task alone; {other}")
+        return output
+
+    def _warn_unbalanced(self, output: str, advice: str) -> None:
+        """Warn once that training uses a loss that was computed without the balancer."""
+        if not self.__dict__.get("_warned"):
             self.__dict__["_warned"] = True
             warnings.warn(
-                f"training_step returned a dict with the key 'loss', which was computed without the balancer: training "
-                f"is not balanced. Return the losses by task alone; {other}",
+                f"training_step returned {output}, which was computed without the balancer: training is not balanced. "
+                f"{advice}",
                 BalanceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
-        return output
 
 
 def _with_balancer(step: Callable[..., Any]) -> Callable[..., Any]:
