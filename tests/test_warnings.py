@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.collapse import PROBLEMS, train
+from helpers.collapse import PROBLEMS
 from torch import Tensor
 
 import counterpoise as cp
@@ -250,13 +250,6 @@ def test_collapse_is_found_within_200_steps_and_named(problem: str, method: type
         with pytest.raises(cp.BalanceWarning, match=rf"has given task '{case.collapsing}' more than 99.9%"):
             run()
     assert collapsed[-1] - collapsed[0] <= 200
-
-
-@pytest.mark.parametrize("method", [cp.Static, cp.Kendall, cp.PCGrad])
-@pytest.mark.parametrize("problem", list(PROBLEMS))
-def test_methods_that_do_not_collapse_do_not_warn(problem: str, method: Any) -> None:
-    case = PROBLEMS[problem](seed=0)
-    assert caught(lambda: train(case, method(case.tasks))) == []
 
 
 def test_about_one_step_in_24_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:

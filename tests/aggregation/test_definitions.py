@@ -326,12 +326,12 @@ def test_methods_converge_to_the_pareto_front(name: str) -> None:
     ends = torch.tensor([[-1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
     steep = torch.tensor([1.0, 10.0], dtype=torch.float64)
     balancer = cp.make(name, 2, batch_shape=3).double()
-    for step in range(600):
+    for step in range(200):
         point.grad = None
         balancer.backward(steep * (point.unsqueeze(1) - ends).square().sum(-1), shared=[point])
         assert point.grad is not None
         with torch.no_grad():
-            point.sub_(0.08 / (1 + 0.02 * step) * point.grad / point.grad.norm(dim=-1, keepdim=True).clamp_min(1.0))
+            point.sub_(0.2 / (1 + 0.05 * step) * point.grad / point.grad.norm(dim=-1, keepdim=True).clamp_min(1.0))
     rows = 2 * steep.unsqueeze(1) * (point.detach().unsqueeze(1) - ends)
     w = cp.functional.mgda_weights(
         rows @ rows.mT
