@@ -29,8 +29,8 @@ def compares_gradients(recipe: Recipe) -> bool:
 class BalancerGroups(nn.Module):
     """Balance the losses (R, T) of a batch of runs in which runs of equal structure follow one another.
 
-    Loss-space methods can be mixed freely: they share one backward pass. A gradient-space method must be the only
-    group.
+    Loss-space methods can be mixed freely: they share one backward pass. A method that compares task gradients must be
+    the only group.
     """
 
     def __init__(self, runs: Sequence[Run], tasks: tuple[str, ...], device: str, passes: str = "auto") -> None:
@@ -43,11 +43,21 @@ class BalancerGroups(nn.Module):
         self.balancers = nn.ModuleList(balancers).to(device)
         self.needs_step_end = any("step_end" in describe(group[0].recipe.name).needs for group in self.runs)
 
-    def _list(self) -> list[cp.Balancer]:
+    def members(self) -> list[cp.Balancer]:
+        """Return the balancer of each group, in the order of the runs."""
         return list(self.balancers)  # type: ignore[arg-type]
 
+    def step_end_rows(self) -> list[tuple[cp.Balancer, slice]]:
+        """Return the balancers that need the losses after a step, with the rows of their runs."""
+        found, first = [], 0
+        for balancer, runs in zip(self.members(), self.runs, strict=True):
+            if "step_end" in describe(runs[0].recipe.name).needs:
+                found.append((balancer, slice(first, first + len(runs))))
+            first += len(runs)
+        return found
+
     def backward(self, losses: Tensor, shared: list[nn.Parameter], scaler: GradScaler | None = None) -> None:
-        balancers = self._list()
+        balancers = self.members()
         if len(balancers) == 1:
             balancers[0].backward(losses, shared=shared, scaler=scaler)
             return
@@ -56,28 +66,28 @@ class BalancerGroups(nn.Module):
         (total if scaler is None else scaler.scale(total)).backward()
 
     def step_end(self, losses_after: Tensor) -> None:
-        for balancer, part in zip(self._list(), losses_after.split(self.sizes), strict=True):
+        for balancer, part in zip(self.members(), losses_after.split(self.sizes), strict=True):
             balancer.step_end(part)
 
     def epoch_end(self) -> None:
-        for balancer in self._list():
+        for balancer in self.members():
             balancer.epoch_end()
 
     def weights(self, like: Tensor) -> Tensor:
         """Return the task weights of the last step, (R, T); NaN for methods that have none."""
-        parts = zip(self._list(), like.split(self.sizes), strict=True)
+        parts = zip(self.members(), like.split(self.sizes), strict=True)
         return torch.cat([torch.full_like(part, torch.nan) if b.weights is None else b.weights for b, part in parts])
 
     def chart_values(self) -> list[dict[str, Any]]:
         """Return μ, ς̄, z/τ and θ of the last step for each run; empty for methods without a chart."""
-        return [row for b, size in zip(self._list(), self.sizes, strict=True) for row in chart_values(b, size)]
+        return [row for b, size in zip(self.members(), self.sizes, strict=True) for row in chart_values(b, size)]
 
-    def optimizers(self) -> list[tuple[slice, ReplicaOptimizer]]:
+    def optimizers(self, *, capturable: bool = False) -> list[tuple[slice, ReplicaOptimizer]]:
         """Return an optimiser for each balancer that has parameters, with the rows of its runs."""
         optimizers, first = [], 0
-        for balancer, runs in zip(self._list(), self.runs, strict=True):
+        for balancer, runs in zip(self.members(), self.runs, strict=True):
             if any(True for _ in balancer.parameters()):
-                optimizers.append((slice(first, first + len(runs)), _balancer_optimizer(balancer, runs)))
+                optimizers.append((slice(first, first + len(runs)), _balancer_optimizer(balancer, runs, capturable)))
             first += len(runs)
         return optimizers
 
@@ -103,11 +113,11 @@ def build_balancer(
         recipe: the method and its options.
         tasks: the names of the tasks.
         seeds: one seed per replica, for methods that draw random numbers.
-        passes: how a gradient-space method computes task gradients.
+        passes: how a method that combines task gradients computes them.
         stacked: whether the balancer has a replica dimension; False needs a single seed.
     """
     options: dict[str, Any] = dict(recipe.options)
-    if describe(recipe.name).space == "gradient":
+    if issubclass(describe(recipe.name).build, cp.Aggregation):
         options.setdefault("passes", passes)
     if recipe.weighting is not None:
         options["weighting"] = build_balancer(recipe.weighting, tasks, seeds, stacked=stacked)
@@ -125,7 +135,7 @@ def _takes_seed(method: str) -> bool:
     return "seed" in describe(method).build.__init__.__annotations__
 
 
-def _balancer_optimizer(balancer: cp.Balancer, runs: Sequence[Run]) -> ReplicaOptimizer:
+def _balancer_optimizer(balancer: cp.Balancer, runs: Sequence[Run], capturable: bool) -> ReplicaOptimizer:
     recipes = [run.recipe.weighting or run.recipe for run in runs]
     return ReplicaOptimizer(
         list(balancer.parameters()),
@@ -134,4 +144,5 @@ def _balancer_optimizer(balancer: cp.Balancer, runs: Sequence[Run]) -> ReplicaOp
         lr=[run.network_lr if recipe.lr is None else recipe.lr for run, recipe in zip(runs, recipes, strict=True)],
         weight_decay=[recipe.weight_decay for recipe in recipes],
         clip=[run.network_clip if recipe.joined else recipe.clip for run, recipe in zip(runs, recipes, strict=True)],
+        capturable=capturable,
     )

@@ -17,9 +17,12 @@ import counterpoise as cp
 from . import torchrun
 from .balancer_groups import balancer_structure, compares_gradients
 from .config import Run, content_hash
+from .methods import describe
+from .pinn_workload import PinnWorkload
 from .store import Store
 from .torch_settings import num_threads
-from .trainers import is_dense, is_profiled, make_trainer
+from .trainers import is_dense, is_pinn, is_profiled, make_trainer
+from .workload import Workload
 from .workloads import WORKLOADS
 
 MAX_RUNS = {("loss", "cpu"): 30, ("gradient", "cpu"): 10, ("loss", "cuda"): 4096, ("gradient", "cuda"): 4096}
@@ -52,7 +55,7 @@ class RunBatch:
     def work(self) -> int:
         """The approximate number of backward passes, by which batches are sorted."""
         passes = 10 if _space(self.runs[0]) == "gradient" else 1
-        costs = (1 if is_dense(run) else WORKLOADS[run.data.name].relative_cost(run) for run in self.runs)
+        costs = (1 if is_dense(run) else _workload(run).relative_cost(run) for run in self.runs)
         return sum(costs) * self.epochs * passes
 
     def __str__(self) -> str:
@@ -66,23 +69,33 @@ def _space(run: Run) -> Literal["loss", "gradient"]:
     return "gradient" if compares_gradients(run.recipe) else "loss"
 
 
+def _workload(run: Run) -> type[Workload] | type[PinnWorkload]:
+    return PinnWorkload if is_pinn(run) else WORKLOADS[run.data.name]
+
+
 def batch_key(run: Run) -> tuple[object, ...]:
     """Return a key that is equal for runs that can be trained together.
 
     Learning rates, decays and clips may differ. Each gradient-space method has its own batches, because it combines the
-    gradients of a whole batch. These runs are trained alone: runs in fp16, where the overflow of one replica would skip
-    the step of all, and runs of dense prediction. Profiled runs of one seed take turns in one process.
+    gradients of a whole batch. On differential equations these methods can be mixed; they are kept apart from the
+    others, because some of their solvers take longer than a step of the network. These runs are trained alone: runs in
+    fp16, where the overflow of one replica would skip the step of all, and runs of dense prediction. Profiled runs of
+    one seed take turns in one process.
     """
     if is_profiled(run):
         return run.study, run.data, run.model, run.schedule, run.device, run.seed
     if is_dense(run):
         return (run.key,)
-    method = balancer_structure(run.recipe) if _space(run) == "gradient" else None
+    method: tuple[object, ...] | str | None = None
+    if is_pinn(run):
+        method = "gradient" if describe(run.recipe.name).space == "gradient" else None
+    elif _space(run) == "gradient":
+        method = balancer_structure(run.recipe)
     schedule = replace(run.schedule, lr=0.0, weight_decay=0.0, clip=None)
     if schedule.decay == "cosine":  # the final factor lr_end / lr is equal only for equal lr
         schedule = replace(schedule, lr=run.network_lr)
     alone = run.key if run.schedule.precision == "fp16" else None
-    return run.study, WORKLOADS[run.data.name].shape_key(run), run.model, schedule, run.device, method, alone
+    return run.study, _workload(run).shape_key(run), run.model, schedule, run.device, method, alone
 
 
 def make_run_batches(runs: Iterable[Run], largest: int | None = None) -> list[RunBatch]:
@@ -110,7 +123,7 @@ def make_run_batches(runs: Iterable[Run], largest: int | None = None) -> list[Ru
 
 def _default_limit(run: Run) -> int:
     device = run.device.split(":")[0]
-    own = WORKLOADS[run.data.name].max_replicas(run) if device == "cpu" and not is_dense(run) else None
+    own = _workload(run).max_replicas(run) if device == "cpu" and not is_dense(run) else None
     return own or MAX_RUNS[_space(run), device]
 
 

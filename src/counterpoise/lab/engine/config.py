@@ -66,7 +66,8 @@ class Schedule:
     weight_decay: float = 0.0
     clip: float | None = None
     warmup_steps: int = 0  # linear from 0
-    decay: Literal["constant", "cosine"] = "constant"  # cosine: to lr_end over all steps
+    # cosine: to lr_end over all steps; exponential: × 0.9 after every epoch
+    decay: Literal["constant", "cosine", "exponential"] = "constant"
     lr_end: float = 0.0
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     shared: Literal["all", "trunk"] = "trunk"  # where gradient-space methods compare tasks

@@ -6,6 +6,7 @@ import counterpoise as cp
 from counterpoise.registry import Method
 
 from .nash_authors import NashAuthors
+from .scaled_sum import ScaledSum
 
 LAB_METHODS = {
     "nash-authors": Method(
@@ -15,7 +16,15 @@ LAB_METHODS = {
         "Subedi 2026, baseline",
         "Nash-MTL with an undamped iteration and a clip of the scaled gradient, as in the paper's experiments",
         ("shared",),
-    )
+    ),
+    "scaled-sum": Method(
+        "scaled-sum",
+        ScaledSum,
+        "loss",
+        "baseline",
+        "the sum with a factor on all losses but the first",
+        (),
+    ),
 }
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .config import Schedule
 
 BETAS, EPS = (0.9, 0.999), 1e-8
+EPOCH_DECAY = 0.9  # of an exponential schedule
 CLIP_EPS = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
 
@@ -29,6 +30,7 @@ class ReplicaOptimizer:
         clip: the largest gradient norm of each replica; None for no clipping.
         gain: multiplies the gradient of each replica before clipping.
         decay_mask: for each parameter whether weight decay applies to it; None for all.
+        capturable: count the steps on the device, so that a CUDA graph can replay a step.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class ReplicaOptimizer:
         clip: Sequence[float | None],
         gain: Sequence[float] | None = None,
         decay_mask: Sequence[bool] | None = None,
+        capturable: bool = False,
     ) -> None:
         self.parameters, self.replicas, self.optimizer = list(parameters), replicas, optimizer
         self.value = torch.cat([p.detach().reshape(replicas, -1) for p in self.parameters], 1)
@@ -55,7 +58,8 @@ class ReplicaOptimizer:
         self.clip = self._column([math.inf if c is None else c for c in clip])
         self.gain = None if gain is None or set(gain) == {1.0} else self._column(gain)
         self.mean, self.square = torch.zeros_like(self.value), torch.zeros_like(self.value)
-        self.steps = 0
+        device = self.value.device
+        self.steps: int | Tensor = torch.zeros((), dtype=torch.float64, device=device) if capturable else 0
         self.gradient: Tensor | None = None
         self.norm = torch.zeros_like(self.lr)
 
@@ -73,9 +77,14 @@ class ReplicaOptimizer:
     def gather_gradients(self) -> None:
         """Collect the gradients in one matrix, compute the norm of each row, and clear the parameters' gradients."""
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
-        self.gradient = torch.cat([part.reshape(self.replicas, -1) for part in parts], 1)
+        gradient = torch.cat([part.reshape(self.replicas, -1) for part in parts], 1)
         for parameter in self.parameters:
             parameter.grad = None
+        self.set_gradient(gradient)
+
+    def set_gradient(self, gradient: Tensor) -> None:
+        """Set the gradients (R, P) of the next step, and compute the norm of each row. The matrix is overwritten."""
+        self.gradient = gradient
         if self.gain is not None:
             self.gradient.mul_(self.gain)
         self.norm = torch.linalg.vector_norm(self.gradient, dim=1, keepdim=True)
@@ -103,7 +112,9 @@ class ReplicaOptimizer:
             return
         self.mean.lerp_(gradient, 1 - BETAS[0])
         self.square.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
-        spread = self.square.sqrt().div_(math.sqrt(1 - BETAS[1] ** self.steps)).add_(EPS)
+        correction = 1 - BETAS[1] ** self.steps
+        root = correction.sqrt() if isinstance(correction, Tensor) else math.sqrt(correction)
+        spread = self.square.sqrt().div_(root).add_(EPS)
         self.value.addcdiv_(self.mean * (lr / (1 - BETAS[0] ** self.steps)), spread, value=-1)
 
     def _column(self, values: Sequence[float]) -> Tensor:
@@ -116,15 +127,23 @@ class ReplicaOptimizer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in ("value", "mean", "square"):
             getattr(self, name).copy_(state[name])
-        self.steps = state["steps"]
+        if isinstance(self.steps, Tensor):
+            self.steps.copy_(state["steps"])
+        else:
+            self.steps = state["steps"]
 
 
 def schedule_factor(schedule: Schedule, step: int, total: int, lr: float) -> float:
-    """Return the factor of `lr` at `step` (from 0) of `total`: linear warm-up, then constant or cosine decay."""
+    """Return the factor of `lr` at `step` (from 0) of `total`: linear warm-up, then constant or decay.
+
+    An exponential schedule counts epochs instead of steps.
+    """
     if step < schedule.warmup_steps:
         return (step + 1) / schedule.warmup_steps
     if schedule.decay == "constant":
         return 1.0
+    if schedule.decay == "exponential":
+        return float(EPOCH_DECAY**step)
     done = (step - schedule.warmup_steps) / max(total - schedule.warmup_steps, 1)
     end = schedule.lr_end / lr if lr else 0.0
     return end + (1 - end) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))

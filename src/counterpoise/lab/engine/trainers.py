@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ..data.dense import DENSE
+from ..data.pde import EQUATIONS
 from .config import Run
 from .dense import DenseTrainer
+from .pinn import PinnTrainer
 from .profiling import ProfilingTrainer
 from .trainer import Trainer
 
@@ -34,6 +36,11 @@ def is_dense(run: Run) -> bool:
     return run.data.name in DENSE
 
 
+def is_pinn(run: Run) -> bool:
+    """Return whether a run solves a differential equation."""
+    return run.data.name in EQUATIONS
+
+
 def is_profiled(run: Run) -> bool:
     """Return whether the time and memory of a run are measured."""
     return is_dense(run) and bool(run.data.kwargs.get("measured"))
@@ -45,4 +52,6 @@ def make_trainer(runs: Sequence[Run]) -> TrainerProtocol:
         gc.collect()  # an earlier trainer is in a reference cycle and may hold gigabytes of GPU memory
     if is_profiled(runs[0]):
         return ProfilingTrainer(runs)
+    if is_pinn(runs[0]):
+        return PinnTrainer(runs)
     return DenseTrainer(runs[0]) if is_dense(runs[0]) else Trainer(runs)

@@ -44,6 +44,9 @@ METRIC_NAMES = {
     "total_seconds": "s in counted epochs ↓",
     "memory_mb": "memory (MB) ↓",
     "parameters": "parameters",
+    "rel_l2": "relative L2 error ↓",
+    "rel_l2_last": "relative L2 error, last step ↓",
+    "training_loss": "lowest training loss ↓",
 }
 
 

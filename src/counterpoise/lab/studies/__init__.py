@@ -14,6 +14,9 @@ from . import (
     nyuv2_first_batch,
     nyuv2_overhead,
     nyuv2_stop_gradient,
+    pinn_burgers,
+    pinn_helmholtz,
+    pinn_klein_gordon,
     rescaling,
     rf1,
     scale_stress,
@@ -32,6 +35,7 @@ NYUV2_STUDIES = (
     nyuv2_first_batch.STUDY,
     nyuv2_overhead.STUDY,
 )
+PINN_STUDIES = (pinn_helmholtz.STUDY, pinn_burgers.STUDY, pinn_klein_gordon.STUDY)
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
@@ -43,6 +47,7 @@ STUDIES: dict[str, Study] = {
         learning_theta.STUDY,
         bpgs_sensitivity.STUDY,
         *ALL_METHODS_STUDIES,
+        *PINN_STUDIES,
     )
 }
 
@@ -72,6 +77,7 @@ def find_study(name: str) -> Study:
 __all__ = [
     "NYUV2_STUDIES",
     "PAPER_STUDIES",
+    "PINN_STUDIES",
     "SATURATION",
     "STUDIES",
     "Cell",

@@ -118,6 +118,8 @@ class Study:
         single_task_method: Label of the method that trains each task alone, with one run per task.
         paper_seeds_only: Whether the study runs at the paper's seeds only, unless the caller gives seeds.
         rates: Learning rates. Each method is reported at its best one. Default: the schedule's.
+        rate_seeds: Seeds at which the best rate is chosen. The other seeds then run at this rate only, and the tables
+            do not show the seeds of the choice. Default: all rates run at all seeds.
         paper: The paper's numbers.
         saturation: The study's row in the paper's table on saturation.
         quick: The quick form.
@@ -142,6 +144,7 @@ class Study:
     single_task_method: str = ""
     paper_seeds_only: bool = False
     rates: tuple[float, ...] = ()
+    rate_seeds: tuple[int, ...] = ()
     paper: Paper = field(default_factory=dict)
     saturation: Saturation | None = None
     quick: QuickForm | None = None
@@ -154,7 +157,8 @@ class Study:
         """Yield every run of the study.
 
         Args:
-            seeds: Seeds of every condition. Default: the paper's seeds and the ten, or the paper's only.
+            seeds: Seeds of every condition. Default: the paper's seeds and the ten, or the paper's only. The seeds at
+                which rates are chosen are always included.
             epochs: Number of epochs. Default: the schedule's.
             device: Device of the runs. On the CPU, fp16 is replaced by fp32.
         """
@@ -172,7 +176,8 @@ class Study:
                         schedule = replace(schedule, precision="fp32")  # half precision is slow on a CPU
                     model = condition.model or self.model
                     for data in self._problems(method, condition):
-                        for seed in given or (self.seeds if condition.extra else default):
+                        shown = given or (self.seeds if condition.extra else default)
+                        for seed in dict.fromkeys((*self.rate_seeds, *shown)):
                             yield Cell(method, condition, Run(self.name, data, model, trained, seed, schedule, device))
 
     def _problems(self, method: str, condition: Condition) -> Iterator[Spec]:

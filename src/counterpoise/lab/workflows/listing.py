@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..engine.archive import ArchivedStore
 from ..studies import STUDIES, Cell, Study
+from ..studies.rates import cells_at_chosen_rates
 from ..studies.select import resolve_study, select_runs
 from ._checks import check_device
 
@@ -39,7 +40,8 @@ def list_studies(out: Path | str = "runs", *, device: str = "cpu") -> list[Study
     """
     store, found = ArchivedStore(out), []
     for study in STUDIES.values():
-        runs = [cell.run for cell in select_runs(study, device=check_device(device))]
+        cells = select_runs(study, device=check_device(device))
+        runs = [cell.run for cell in cells_at_chosen_rates(study, cells, store.result)]
         found.append(StudyStatus(study, len(runs), sum(store.result(run) is not None for run in runs)))
     return found
 
@@ -76,15 +78,16 @@ def list_runs(
         UsageError: If an argument is unknown.
     """
     store, found = ArchivedStore(out), []
+    found_study = resolve_study(study, data=data, quick=quick)
     cells = select_runs(
-        resolve_study(study, data=data, quick=quick),
+        found_study,
         seeds=seeds,
         epochs=epochs,
         device=check_device(device),
         methods=methods,
         conditions=conditions,
     )
-    for cell in cells:
+    for cell in cells_at_chosen_rates(found_study, cells, store.result):
         result = store.result(cell.run)
         scores = () if result is None else (result.get("macro"), result["best"]["value"])
         found.append(RunStatus(cell, next((score for score in scores if score is not None), None)))

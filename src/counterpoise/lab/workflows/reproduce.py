@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,8 @@ from ..engine.torchrun import started_by_torchrun
 from ..errors import ReportError, UsageError, describe_os_error
 from ..files import write_atomic
 from ..loggers import MLflow, RunLogger, RunLoggers, TensorBoard
-from ..studies import PAPER_STUDIES, SATURATION, saturation_studies
+from ..studies import PAPER_STUDIES, SATURATION, Cell, Study, saturation_studies
+from ..studies.rates import cells_at_chosen_rates, cells_of_choice
 from ..studies.select import SCENES, report_seeds, resolve_study, select_runs
 from ._checks import check_available, make_writable
 
@@ -100,7 +101,7 @@ def reproduce(
     _check_executor(executor, address, jobs)
     selection: dict[str, Any] = {"seeds": seeds, "epochs": epochs, "methods": methods, "conditions": conditions}
     cells = [cell for study in chosen for cell in select_runs(study, device=device, **selection)]
-    runs = list(dict.fromkeys(cell.run for cell in cells))  # several tables can share a run
+    runs = list(dict.fromkeys(cell.run for cell in cells))
     _check_data(runs, data)
     if started_by_torchrun() and any(run.data.name not in DENSE for run in runs):
         raise UsageError("torchrun is for the studies of NYUv2: the others already train many runs in one process")
@@ -108,7 +109,9 @@ def reproduce(
     loggers = RunLoggers(_loggers(tensorboard, mlflow), cells, store)
     make_writable(out)
     make_writable(out / "report")
-    _train(runs, out, loggers, progress, executor=executor, jobs=jobs, address=address, device=device)
+    options: dict[str, Any] = {"executor": executor, "jobs": jobs, "address": address, "device": device}
+    for stage in _stages(chosen, cells, store):
+        _train(stage, out, loggers, progress, **options)
     if started_by_torchrun() and os.environ["RANK"] != "0":
         return Reproduction()
     from ..report import Report
@@ -116,9 +119,19 @@ def reproduce(
     report = Report(chosen, store, seeds=report_seeds(seeds, chosen[0]), epochs=epochs, device=device)
     if on_report is not None:
         on_report(report)
-    options: dict[str, Any] = {"--seeds": _as_text(seeds), "--epochs": epochs, "--device": device}
-    options |= {"--method": methods, "--condition": conditions} | ({"--data": SCENES} if data == SCENES else {})
-    return Reproduction(report, _write_report(report, out, names, options, quick))
+    given: dict[str, Any] = {"--seeds": _as_text(seeds), "--epochs": epochs, "--device": device}
+    given |= {"--method": methods, "--condition": conditions} | ({"--data": SCENES} if data == SCENES else {})
+    return Reproduction(report, _write_report(report, out, names, given, quick))
+
+
+def _stages(studies: Sequence[Study], cells: Sequence[Cell], store: Store) -> Iterator[list[Run]]:
+    """Yield the runs to train first, and then those that depend on their results: other seeds at the best rates."""
+    by_study = {study.name: [cell for cell in cells if cell.run.study == study.name] for study in studies}
+    first = [cell.run for study in studies for cell in cells_of_choice(study, by_study[study.name])]
+    yield list(dict.fromkeys(first))  # several tables can share a run
+    if any(study.rate_seeds for study in studies):
+        later = [cell.run for s in studies for cell in cells_at_chosen_rates(s, by_study[s.name], store.result)]
+        yield list(dict.fromkeys(later))
 
 
 def _train(

@@ -1,0 +1,120 @@
+"""Check and time the training of stacks of physics-informed networks on CUDA.
+
+python benchmarks/pinn_stack.py check               # one step after another on CUDA and on the CPU, every method
+python benchmarks/pinn_stack.py time --runs 150     # milliseconds and kernels per step
+"""
+
+import argparse
+import os
+import time
+import warnings
+from dataclasses import replace
+
+import torch
+
+from counterpoise.lab.engine import Recipe, Run
+from counterpoise.lab.engine.cuda_graphs import WARM_UP, CudaGraphStep
+from counterpoise.lab.engine.pinn import PinnTrainer
+from counterpoise.lab.studies import STUDIES
+from counterpoise.lab.studies.pinn import GRADIENT_SPACE, METHODS, ONE_PASS
+
+PROFILED = 10  # steps
+
+
+def make_runs(study: str, methods: dict[str, Recipe], count: int, device: str) -> list[Run]:
+    """Return `count` runs at the study's first condition, spread over the methods, equal methods side by side."""
+    found = STUDIES[study]
+    names = list(methods)
+    each = [count // len(names) + (i < count % len(names)) for i in range(len(names))]
+    runs = []
+    for name, number in zip(names, each, strict=True):
+        for seed in range(number):
+            cell = next(iter(replace(found, methods={name: methods[name]}).grid(seeds=[seed], device=device)))
+            runs.append(replace(cell.run, seed=seed))
+    return runs
+
+
+def is_captured(program: object) -> bool:
+    """Return whether a step is replayed as a graph, or has not been called often enough for that."""
+    return isinstance(program, CudaGraphStep) and not program.failed
+
+
+def check(study: str, steps: int) -> None:
+    """Compare a few graph-replayed steps on CUDA with steps on the CPU, for every method alone."""
+    for name, recipe in METHODS.items():
+        values = {}
+        for device in ("cpu", "cuda"):
+            trainer = PinnTrainer(make_runs(study, {name: recipe}, 2, device))
+            for _ in range(steps):
+                trainer.advance()
+            values[device] = trainer.network.value.cpu(), trainer.log.cpu()
+            captured = all(map(is_captured, trainer.programs.values()))
+        difference = float((values["cuda"][0] - values["cpu"][0]).abs().max())
+        losses = float(((values["cuda"][1][0] - values["cpu"][1][0]) / values["cpu"][1][0]).abs().max())
+        print(f"{name:36} captured {captured!s:5}  parameters differ by {difference:.1e}, losses by {losses:.1e}")
+
+
+def measure(study: str, which: str, count: int, steps: int, profile: bool) -> None:
+    """Print the time, the memory and the number of kernels of a step."""
+    groups = {"one-pass": ONE_PASS, "gradient": GRADIENT_SPACE, "sum": {"Sum": ONE_PASS["Sum"]}, "all": dict(METHODS)}
+    methods = groups.get(which) or {which: METHODS[which]}
+    trainer = PinnTrainer(make_runs(study, methods, count, "cuda"))
+    started = time.perf_counter()
+    for _ in range(10 * WARM_UP + 1):  # a measurement of gradients in every tenth step
+        trainer.advance()
+    torch.cuda.synchronize()
+    first = time.perf_counter() - started
+    started = time.perf_counter()
+    for _ in range(steps):
+        trainer.advance()
+    torch.cuda.synchronize()
+    each = (time.perf_counter() - started) / steps
+    captured = all(map(is_captured, trainer.programs.values()))
+    memory = torch.cuda.max_memory_allocated() / 2**30
+    print(
+        f"{study} {which}: {count} runs, {1e3 * each:.3f} ms/step, captured {captured}, first calls {first:.1f} s, "
+        f"{memory:.1f} GiB, 50,000 steps in {each * 5e4:.0f} s",
+        flush=True,
+    )
+    if profile:
+        _profile(trainer)
+
+
+def _profile(trainer: PinnTrainer) -> None:
+    from torch.profiler import ProfilerActivity
+
+    with torch.profiler.profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as found:
+        for _ in range(PROFILED):
+            trainer.advance()
+        torch.cuda.synchronize()
+    table = found.key_averages()
+    kernels = [event for event in table if event.device_time_total and event.cpu_time_total == 0]
+    print(f"kernels per step: {sum(event.count for event in kernels) / PROFILED:.0f}")
+    for event in sorted(kernels, key=lambda event: -event.device_time_total)[:14]:
+        each = event.device_time_total / 1e3 / PROFILED
+        print(f"  {each:8.3f} ms/step  {event.count / PROFILED:7.1f} calls  {event.key[:90]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("check", "time"))
+    parser.add_argument("--study", default="pinn-helmholtz")
+    parser.add_argument("--methods", default="one-pass", help='"one-pass", "gradient", "all", "sum" or a label')
+    parser.add_argument("--runs", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--eager", action="store_true", help="without CUDA graphs")
+    parser.add_argument("--tf32", action="store_true")
+    options = parser.parse_args()
+    if options.eager:
+        os.environ["COUNTERPOISE_GRAPH"] = "0"
+    torch.backends.cuda.matmul.allow_tf32 = options.tf32
+    warnings.simplefilter("always")
+    if options.command == "check":
+        check(options.study, options.steps)
+    else:
+        measure(options.study, options.methods, options.runs, options.steps, options.profile)
+
+
+if __name__ == "__main__":
+    main()

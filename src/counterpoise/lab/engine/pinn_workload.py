@@ -1,0 +1,173 @@
+"""The workload of the studies of physics-informed networks: R networks on one differential equation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...functional._random import uniform
+from ..data.pde import EQUATIONS, GRID, Term
+from ..models.pinn import Derivatives, StackedPINN
+from .config import Run
+
+STEPS = 1000  # steps of an epoch, after which the learning rate is multiplied by 0.9
+EVALUATION_POINTS = 2500  # points per forward pass in evaluation
+MAX_CPU_RUNS = 4  # more networks in one batch do not fit in the caches of a core
+
+
+@dataclass(frozen=True)
+class NetworkPass:
+    """Terms of one task that need the same derivatives, and are evaluated together."""
+
+    task: int
+    derivatives: Derivatives
+    terms: tuple[Term, ...]
+
+
+class PinnWorkload:
+    """R networks that solve one differential equation, each with its own random points.
+
+    Options of the data (`Run.data`):
+
+    form: how the terms are grouped into losses; a key of `PDE.forms`.
+    interior, boundary: the number of points inside and on each boundary, drawn anew in every step.
+    steps: the steps of an epoch; 1,000 by default.
+    """
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        first, device = runs[0], runs[0].device
+        options = first.data.kwargs
+        self.equation = EQUATIONS[first.data.name]
+        form = self.equation.forms[options["form"]]
+        self.tasks, self.replicas = tuple(form), len(runs)
+        self.steps = int(options.get("steps", STEPS))
+        self.points = {True: int(options["interior"]), False: int(options["boundary"])}
+        terms = {term.name: term for term in self.equation.terms}
+        self.passes = [
+            found for task, names in enumerate(form.values()) for found in _passes(task, [terms[n] for n in names])
+        ]
+        centre, spread = self.equation.standardisation()
+        seeds = [run.seed for run in runs]
+        kwargs: dict[str, Any] = first.model.kwargs
+        self.network = StackedPINN(seeds, 2, centre=centre, spread=spread, **kwargs).to(device)
+        self.seeds = torch.tensor(seeds, device=device)
+        self.counter = torch.zeros((), dtype=torch.long, device=device)
+        grid = self.equation.grid(GRID)
+        self.dtype = self.network.weights[0].dtype
+        self.grid = grid.to(device, self.dtype)
+        self.exact = self.equation.exact(grid).to(device, self.dtype)
+
+    @classmethod
+    def shape_key(cls, run: Run) -> tuple[object, ...]:
+        """Return what two runs must share to be trained together."""
+        return (run.data,)
+
+    @classmethod
+    def max_replicas(cls, run: Run) -> int | None:
+        """Return how many runs are worth training together on a CPU."""
+        return MAX_CPU_RUNS
+
+    @classmethod
+    def relative_cost(cls, run: Run) -> int:
+        """Return the duration of an epoch relative to other runs."""
+        return int(run.data.kwargs["interior"])
+
+    def draw(self) -> list[Tensor]:
+        """Draw the points (R, N, 2) of each pass. They depend on the seed of the run and the step alone."""
+        counts = [[self.points[t.drawn == 2] * t.drawn for t in found.terms] for found in self.passes]
+        total = sum(map(sum, counts))
+        draws = uniform(self.seeds, self.counter.expand(self.replicas), total).to(self.dtype)
+        self.counter += 1
+        parts = iter(draws.split([count for group in counts for count in group], 1))
+        points = []
+        for found in self.passes:
+            placed = [self.equation.place(t, next(parts).unflatten(1, (-1, t.drawn))) for t in found.terms]
+            points.append(torch.cat(placed, 1))
+        return points
+
+    def losses(self, points: Sequence[Tensor], rows: slice = slice(None)) -> Tensor:
+        """Return the losses (R, T) of some of the networks, differentiable with respect to their parameters."""
+        layers = [layer[rows] for layer in self.network.layers()]
+        return torch.stack(self._losses([x[rows] for x in points], [layers] * len(self.tasks)), 1)
+
+    def task_gradients(self, points: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the detached losses (R, T), and their gradients (R, T, P) from a single reverse pass.
+
+        Each task has its own autograd leaves for the shared parameters, so that its gradient is kept apart.
+        """
+        layers = self.network.layers()
+        leaves = [[layer.detach().requires_grad_() for layer in layers] for _ in self.tasks]
+        losses = self._losses(points, leaves)
+        ones = [torch.ones_like(loss) for loss in losses]
+        inputs = [leaf for row in leaves for leaf in row]
+        found = torch.autograd.grad(losses, inputs, ones, materialize_grads=True)  # a bias may have no effect
+        flat = torch.cat([grad.flatten(1) for grad in found], 1)
+        return torch.stack(losses, 1).detach(), flat.unflatten(1, (len(self.tasks), -1))
+
+    def residuals(self, points: Sequence[Tensor], value: Tensor, rows: slice) -> dict[str, Tensor]:
+        """Return the residuals (R, N) of each task, with the loss as the mean of their squares.
+
+        Args:
+            points: the points of each pass.
+            value: the parameters (R, P) of some of the networks, which the residuals depend on.
+            rows: the rows of these networks.
+        """
+        layers = [self._layers(value)] * len(self.tasks)
+        found = self._residuals([x[rows] for x in points], layers)
+        total = [sum(residual.shape[1] for residual in task) for task in found]
+        return {
+            name: torch.cat([residual * (count / residual.shape[1]) ** 0.5 for residual in task], 1)
+            for name, count, task in zip(self.tasks, total, found, strict=True)
+        }
+
+    def _losses(self, points: Sequence[Tensor], layers: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """Return the loss (R,) of each task: the sum of the mean squares of its residuals."""
+        found = self._residuals(points, layers)
+        return [torch.stack([residual.square().mean(1) for residual in task]).sum(0) for task in found]
+
+    def _residuals(self, points: Sequence[Tensor], layers: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        """Return the residuals (R, N) of each task, evaluated with its own parameters."""
+        residuals: list[list[Tensor]] = [[] for _ in self.tasks]
+        for found, x in zip(self.passes, points, strict=True):
+            jet = self.network.jet(x, found.derivatives, layers[found.task])
+            start = 0
+            for term in found.terms:
+                stop = start + self.points[term.drawn == 2]
+                residuals[found.task] += term.residuals(x[:, start:stop], jet.narrow(start, stop))
+                start = stop
+        return residuals
+
+    def _layers(self, value: Tensor) -> list[Tensor]:
+        """Return views of parameters (R, P) with the shapes of the layers."""
+        layers = self.network.layers()
+        parts = value.split([layer[0].numel() for layer in layers], 1)
+        return [part.unflatten(1, layer.shape[1:]) for part, layer in zip(parts, layers, strict=True)]
+
+    @torch.no_grad()
+    def predict(self, value: Tensor, points: Tensor) -> Tensor:
+        """Return the outputs (R, N) at points (N, 2) of networks with the parameters `value` (R, P)."""
+        layers, outputs = self._layers(value), []
+        for x in points.split(EVALUATION_POINTS):
+            outputs.append(self.network.jet(x.expand(self.replicas, *x.shape), (), layers).value)
+        return torch.cat(outputs, 1)
+
+    def errors(self, value: Tensor) -> Tensor:
+        """Return the relative L2 errors (R,) on the test grid of networks with the parameters `value` (R, P)."""
+        difference = torch.linalg.vector_norm(self.predict(value, self.grid) - self.exact, dim=1)
+        return difference / torch.linalg.vector_norm(self.exact)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"counter": self.counter}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.counter.copy_(state["counter"])
+
+
+def _passes(task: int, terms: Sequence[Term]) -> list[NetworkPass]:
+    """Group the terms of a task by the derivatives that they need."""
+    groups: dict[Derivatives, list[Term]] = {}
+    for term in terms:
+        groups.setdefault(term.derivatives, []).append(term)
+    return [NetworkPass(task, derivatives, tuple(group)) for derivatives, group in groups.items()]

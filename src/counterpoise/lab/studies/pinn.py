@@ -1,0 +1,192 @@
+"""What the studies of physics-informed networks share: methods, schedule, published numbers and claims.
+
+The set-up is that of Hwang and Lim (2024), table 1 (https://arxiv.org/abs/2409.18426).
+"""
+
+from collections.abc import Mapping
+
+from ..engine import Recipe, Schedule, recipe, spec
+from .base import Condition, QuickForm, Study
+from .claims import Claim, all_of, lower, score
+from .paper_tables import Paper, parse_metrics_table
+
+RATES = (1e-3, 1e-4, 1e-5)
+RATE_SEEDS = (100, 101)
+SEEDS = tuple(range(5, 15))
+EPOCHS, STEPS = 50, 1000
+METRICS = ("rel_l2",)
+FURTHER_METRICS = ("rel_l2_last", "training_loss")
+SOURCE = "Hwang and Lim 2024, table 1"
+MAIN = "main"
+
+SCHEDULE = Schedule(epochs=EPOCHS, batch_size=1280, optimizer="adam", lr=1e-3, decay="exponential", shared="all")
+NETWORK = spec("pinn", width=50, depth=3)
+
+LRA = recipe("lra")
+NORMALISE = recipe("grad-normalise")
+
+ONE_PASS: dict[str, Recipe] = {
+    "Sum": recipe("static"),
+    "Sum ×10": recipe("scaled-sum", factor=10.0),
+    "Sum ×100": recipe("scaled-sum", factor=100.0),
+    "Sum ×1000": recipe("scaled-sum", factor=1000.0),
+    "LRA": LRA,
+    "LRA (max/mean)": recipe("lra", form="max-mean"),
+    "LRA (mean/mean)": recipe("lra", form="mean-mean"),
+    "NTK": recipe("ntk"),
+    "Gradient normalisation": NORMALISE,
+    "BPGS (gradient)": recipe("bpgs", clip=5.0, statistic="gradient"),
+    "BPGS": recipe("bpgs", clip=5.0),
+    "UW-O": recipe("uw-o"),
+    "EMA-UW-O": recipe("ema-uw-o"),
+    "UW-SO": recipe("uw-so"),
+    "GLS": recipe("gls"),
+    "FAMO": recipe("famo"),
+    "Kendall": recipe("kendall"),
+    "IMTL-L": recipe("imtl-l"),
+    "ReLoBRaLo": recipe("relobralo"),
+    "SoftAdapt": recipe("softadapt"),
+    "DWA": recipe("dwa"),
+    "RLW": recipe("rlw"),
+    "CoV weighting": recipe("cov-weighting"),
+    "First loss": recipe("first-loss"),
+    "GO4Align": recipe("go4align"),
+    "GradNorm": recipe("gradnorm", clip=5.0),
+}
+"""Methods of loss space and gradient scale, which need one backward pass."""
+
+GRADIENT_SPACE: dict[str, Recipe] = {
+    "PCGrad": recipe("pcgrad"),
+    "MGDA": recipe("mgda"),
+    "CAGrad": recipe("cagrad"),
+    "Aligned-MTL": recipe("aligned-mtl"),
+    "DCGD": recipe("dcgd"),
+    "DCGD + LRA": recipe("dcgd", weighting=LRA),
+    "DCGD + NTK": recipe("dcgd", weighting=recipe("ntk")),
+    "UPGrad": recipe("upgrad"),
+    "ConFIG": recipe("config"),
+    "M-ConFIG": recipe("m-config"),
+    "Nash-MTL": recipe("nash-mtl"),
+    "IMTL-G": recipe("imtl-g"),
+    "FairGrad": recipe("fairgrad"),
+    "GradVac": recipe("gradvac"),
+    "GradDrop": recipe("graddrop"),
+    "SDMGrad": recipe("sdmgrad"),
+    "DB-MTL": recipe("db-mtl"),
+    "MoCo": recipe("moco"),
+    "DualProj": recipe("dualproj"),
+    "PIVRG": recipe("pivrg"),
+    "Gradient normalisation + PCGrad": recipe("pcgrad", weighting=NORMALISE),
+    "Gradient normalisation + UPGrad": recipe("upgrad", weighting=NORMALISE),
+    "Gradient normalisation + ConFIG": recipe("config", weighting=NORMALISE),
+    "Gradient normalisation + DCGD": recipe("dcgd", weighting=NORMALISE),
+    "Gradient normalisation + Nash-MTL": recipe("nash-mtl", weighting=NORMALISE),
+}
+
+METHODS: Mapping[str, Recipe] = ONE_PASS | GRADIENT_SPACE
+
+COLUMNS = ("Sum", "LRA", "PCGrad", "MGDA", "CAGrad", "Aligned-MTL", "DCGD", "DCGD + LRA")
+"""Rows of the published table that are run here."""
+
+COLLAPSING = ("BPGS", "UW-O", "EMA-UW-O", "GLS")
+"""Methods that divide by the losses. A boundary loss that u = 0 solves exactly gets all the weight."""
+
+BEST_PUBLISHED = "DCGD + LRA"
+
+
+def condition(form: str, *, key: str = "", interior: int = 1280, boundary: int = 128, **settings: bool) -> Condition:
+    """Return a condition with the given form of the losses and numbers of points."""
+    options = (("boundary", boundary), ("form", form), ("interior", interior))
+    return Condition(key or MAIN, options, part=f"{form} losses, {interior} points inside", **settings)
+
+
+def published(rows: Mapping[str, str]) -> Paper:
+    """Parse a column of the published table: method → mean±deviation."""
+    return parse_metrics_table(MAIN, ("rel_l2",), rows)
+
+
+def claims(paper: Paper, ahead: str) -> tuple[Claim, ...]:
+    """Return the claims of a study.
+
+    Args:
+        paper: the published errors.
+        ahead: the method that is compared with the best published row.
+    """
+    errors = {method: values[MAIN] for method, values in paper["rel_l2"].items()}
+    best, _ = errors[BEST_PUBLISHED]
+    return (
+        *(
+            Claim(
+                f"{method}: {errors[method][0]:.4f} ± {errors[method][1]:.4f}",
+                f"{SOURCE}, within two standard deviations",
+                score(method, MAIN, "rel_l2").near(errors[method][0], 2 * errors[method][1]),
+            )
+            for method in COLUMNS
+        ),
+        Claim(
+            f"{ahead} has a lower error than the best published row, {best:.4f}",
+            "beyond the paper",
+            score(ahead, MAIN, "rel_l2") < best,
+        ),
+        Claim(
+            f"{ahead} has a lower error than DCGD + LRA",
+            "beyond the paper",
+            lower(ahead, [BEST_PUBLISHED], [MAIN], "rel_l2"),
+        ),
+        Claim(
+            "Methods that divide by the losses collapse: their error is above 0.9",
+            "beyond the paper",
+            all_of(score(method, MAIN, "rel_l2") > 0.9 for method in COLLAPSING),
+        ),
+    )
+
+
+def quick_form() -> QuickForm:
+    """Return a form of four epochs with fewer points, at two seeds, that shows the collapse and its cure."""
+    shown = ("Sum", "Sum ×100", "BPGS", "UW-O", "BPGS (gradient)", "Gradient normalisation", "LRA", "DCGD")
+    return QuickForm(
+        seeds=(0,),
+        changes=(
+            ("methods", {name: METHODS[name] for name in shown}),
+            ("conditions", (condition("two", interior=256, boundary=64),)),
+            ("schedule", Schedule(epochs=4, batch_size=256, optimizer="adam", decay="exponential", shared="all")),
+            ("rates", ()),
+            ("rate_seeds", ()),
+        ),
+    )
+
+
+def make_study(
+    name: str, title: str, question: str, problem: str, conditions: tuple[Condition, ...], paper: Paper, ahead: str
+) -> Study:
+    """Return the study of an equation in the published set-up.
+
+    Args:
+        name: name of the study.
+        title: title in tables and figures.
+        question: the question that the study answers.
+        problem: name of the equation.
+        conditions: the forms of the losses; the first is compared with the published numbers.
+        paper: the published errors.
+        ahead: the method that is compared with the best published row.
+    """
+    return Study(
+        name=name,
+        title=title,
+        question=question,
+        problem=problem,
+        conditions=conditions,
+        methods=METHODS,
+        seeds=SEEDS,
+        ten_seeds=SEEDS,
+        schedule=SCHEDULE,
+        model=NETWORK,
+        metrics=METRICS,
+        further_metrics=FURTHER_METRICS,
+        layout="metrics",
+        paper_seeds_only=True,
+        rates=RATES,
+        rate_seeds=RATE_SEEDS,
+        paper=paper,
+        claims=claims(paper, ahead),
+    )
