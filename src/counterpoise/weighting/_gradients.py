@@ -1,6 +1,7 @@
 """Sizes of the task gradients, for weightings that are computed from them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,7 +15,11 @@ from ..inputs import Slots
 
 
 class Schedule(nn.Module):
-    """Count the training steps; measurements are due in the first one and in every `every`-th after it."""
+    """Count the training steps; measurements are due in the first one and in every `every`-th after it.
+
+    The count is a Python number. A CUDA graph repeats the step that it has captured, so capture one graph with a
+    measurement and one without, under `hold`, and let `is_due` select the graph of each step.
+    """
 
     def __init__(self, every: int) -> None:
         super().__init__()
@@ -22,12 +27,24 @@ class Schedule(nn.Module):
             raise ValueError(f"every is {every!r}, expected a number of steps, 1 or more")
         self.every = every
         self.steps = 0
+        self.held: bool | None = None  # the answer of `is_due` under `hold`
 
     def is_due(self) -> bool:
         """Count a step, and return whether a measurement is due in it."""
+        if self.held is not None:
+            return self.held
         due = self.steps % self.every == 0
         self.steps += 1
         return due
+
+    @contextmanager
+    def hold(self, due: bool) -> Iterator[None]:
+        """Measure in every step (`True`) or in none (`False`), without counting steps."""
+        before, self.held = self.held, due
+        try:
+            yield
+        finally:
+            self.held = before
 
     def get_extra_state(self) -> dict[str, int]:
         return {"steps": self.steps}
@@ -45,7 +62,7 @@ def measure_gradients(
     scale: Tensor | None,
     group: ProcessGroup | None,
 ) -> TaskGradients:
-    """Return the gradients of the losses, averaged over ranks. The graph is kept.
+    """Return the gradients of the losses, averaged over ranks, as dense tensors. The graph is kept.
 
     Args:
         values: the detached losses, (…, T).
@@ -57,19 +74,34 @@ def measure_gradients(
         group: the process group.
     """
     if place.sharded:
-        raise ValueError("gradient norms of sharded parameters (FSDP) are not supported: pass features= instead")
+        raise ValueError(
+            "gradient norms of sharded parameters (FSDP) are not supported: pass features= instead, or use cp.GradNorm"
+        )
+    replicas = values.shape[:-1]
+    for target in place.targets:
+        if target.shape[: len(replicas)] != replicas:
+            raise ValueError(
+                f"a tensor of shape {tuple(target.shape)} is in shared= or features=, expected the leading dimensions "
+                f"{tuple(replicas)} of the replicas (batch_shape): stack the parameters of the networks"
+            )
     flow, distributes = torch.ones_like(values), distributed.is_active(group)
     if distributes:
         flow = distributed.average_losses(values, counts, group)[1].to(flow)
     roots = gradients.task_roots(values, slots, inputs, flow if scale is None else flow * scale)
     targets = list(place.targets)
     rows: list[GradientList] = [
-        [*torch.autograd.grad(root.loss, targets, root.grad, retain_graph=True, allow_unused=True)] for root in roots
+        [*map(_dense, torch.autograd.grad(root.loss, targets, root.grad, retain_graph=True, allow_unused=True))]
+        for root in roots
     ]
     if scale is not None:
         rows = [[None if grad is None else grad / scale for grad in row] for row in rows]
     grads = TaskGradients(targets, tuple(root.slot for root in roots), rows, [[] for _ in rows], [])
     return gradients.average_over_ranks(grads, place, values.shape[-1], group) if distributes else grads
+
+
+def _dense(grad: Tensor | None) -> Tensor | None:
+    """Return the gradient of `nn.Embedding(sparse=True)` as a dense tensor, and any other gradient itself."""
+    return grad if grad is None or grad.layout is torch.strided else grad.to_dense()
 
 
 def gradient_norms(grads: TaskGradients, shape: tuple[int, ...], group: ProcessGroup | None) -> Tensor | None:
