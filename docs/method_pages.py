@@ -46,10 +46,10 @@ def importance() -> str:
             (preference if balancer.uses_preference else rows).append(name)
         elif isinstance(balancer, cp.Weighting):
             (normalised if balancer.normalised else plain).append(name)
-    spaces = ("loss, scale", "loss, scale", "gradient", "gradient")
     lines = ["| space | `importance` | methods |", "| --- | --- | --- |"]
-    for space, (effect, names) in zip(spaces, effects.items(), strict=True):
-        lines.append(f"| {space} | {effect} | {', '.join(f'`{name}`' for name in names)} |")
+    for effect, names in effects.items():
+        spaces = [space for space in SPACES if any(cp.describe(name).space == space for name in names)]
+        lines.append(f"| {', '.join(spaces)} | {effect} | {', '.join(f'`{name}`' for name in names)} |")
     return "\n".join(lines)
 
 

@@ -8,7 +8,7 @@ import pytest
 import counterpoise as cp
 
 COMMON = ("importance", "fixed", "memory", "batch_shape", "strict", "process_group")
-GRADIENT_SPACE = ("weighting", "heads", "passes", "ranks", *COMMON)
+AGGREGATION = ("weighting", "heads", "passes", "ranks", *COMMON)
 ENTRY = re.compile(r"^    (\w+) \(([^)]+)\): (.*?)(?=^    \w|^\S|\Z)", re.DOTALL | re.MULTILINE)
 
 
@@ -40,7 +40,7 @@ def test_signature_lists_every_argument(method: cp.Method) -> None:
     found = parameters(method)
     kinds = {parameter.kind for parameter in found.values()}
     assert not kinds & {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
-    assert set(found) >= set(GRADIENT_SPACE if method.space == "gradient" else COMMON)
+    assert set(found) >= set(AGGREGATION if issubclass(method.build, cp.Aggregation) else COMMON)
 
 
 def test_docstring_describes_every_argument_in_order(method: cp.Method) -> None:
@@ -66,10 +66,11 @@ def test_base_classes_describe_their_arguments(base: type[cp.Balancer]) -> None:
     assert list(documented_arguments(base)) == list(inspect.signature(base).parameters)
 
 
-@pytest.mark.parametrize("space", ["loss", "scale", "gradient"])
-def test_common_arguments_have_the_same_description_everywhere(space: str) -> None:
-    descriptions = [documented_arguments(cp.describe(name).build) for name in cp.methods(space)]  # type: ignore[arg-type]
-    for name in ("passes", "ranks", *COMMON) if space == "gradient" else (*COMMON, "max_ratio"):
+@pytest.mark.parametrize("base", [cp.Weighting, cp.Aggregation])
+def test_common_arguments_have_the_same_description_everywhere(base: type[cp.Balancer]) -> None:
+    classes = [kind for name in cp.methods() if issubclass(kind := cp.describe(name).build, base)]
+    descriptions = [documented_arguments(kind) for kind in classes]
+    for name in ("passes", "ranks", *COMMON) if base is cp.Aggregation else (*COMMON, "max_ratio"):
         assert len({documented[name] for documented in descriptions}) == 1, name
 
 

@@ -35,6 +35,7 @@ def test_descriptions() -> None:
         assert method.space == "gradient"
         assert "shared" in method.needs
         assert method.paper
+    assert cp.methods("scale") == ["grad-normalise", "gradnorm", "gradnorm-proxy", "lra", "ntk"]
     assert {name for space in ("loss", "scale", "gradient") for name in cp.methods(space)} == set(cp.methods())
     with pytest.raises(AttributeError):
         cp.describe("bpgs").name = "other"  # type: ignore[misc]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.grams import KINDS, grams
+from helpers.trunk_and_heads import ALL
 from torch import Tensor, nn
 
 import counterpoise as cp
@@ -14,7 +15,7 @@ from counterpoise import functional as f
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 SOLVERS = {"mgda": f.mgda, "cagrad": f.cagrad, "nash": f.nash, "upgrad": f.upgrad, "imtl-g": f.imtl_g}
-WITHOUT_SYNC = [name for name in cp.methods("gradient") if name not in ("aligned-mtl", "auto-lambda")]
+WITHOUT_SYNC = [name for name in ALL if name != "aligned-mtl"]
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def batch() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("at", ["shared", "features"])
-@pytest.mark.parametrize("name", [name for name in cp.methods("gradient") if name != "auto-lambda"])
+@pytest.mark.parametrize("name", ALL)
 def test_steps_agree_with_the_cpu(name: str, at: str) -> None:
     ends = []
     for device in ("cpu", "cuda"):

@@ -303,6 +303,17 @@ def test_methods_that_follow_gradient_norms_are_kept_if_gradients_differ(name: s
     assert "keep it" in monitor.diagnosis.advice[0]
 
 
+@pytest.mark.parametrize("name", ["grad-normalise", "gradnorm", "gradnorm-proxy"])
+def test_methods_that_follow_gradient_norms_are_not_kept_if_tasks_also_conflict(name: str) -> None:
+    w = torch.ones(2, requires_grad=True)
+    balancer = cp.make(name, ["a", "b"])
+    with cp.diagnose(balancer, shared=[w], every=1) as monitor:
+        for _ in range(20):
+            balancer.backward([9 + w[0], 1000 - 500 * w[0] + w[1]], shared=[w])
+    assert monitor.diagnosis.verdict == "both"
+    assert "keep it" not in monitor.diagnosis.advice[0]
+
+
 def test_compiled_step_is_not_monitored() -> None:
     net, balancer = torch.nn.Linear(6, 3), cp.BPGS(3)
     with cp.diagnose(balancer) as monitor:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.trunk_and_heads import ALL, TASKS, Net, assert_same_gradients, batch, flat
+from helpers.trunk_and_heads import AGGREGATIONS, ALL, TASKS, Net, assert_same_gradients, batch, flat
 from torch import Tensor, nn
 
 import counterpoise as cp
@@ -83,7 +83,7 @@ def test_absent_task_is_ignored(name: str, missing: str) -> None:
         torch.testing.assert_close(flat(net), flat(alone), rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", cp.methods("gradient"))
+@pytest.mark.parametrize("name", AGGREGATIONS)
 def test_all_tasks_absent(name: str) -> None:
     net = Net()
     closures: dict[str, Any] = (
@@ -126,8 +126,12 @@ def test_invalid_input_raises() -> None:
         balancer.backward(losses, shared=net.trunk.parameters(), kpis=[1.0])
     with pytest.raises(ValueError, match="heads is 'mine', expected one of 'own', 'aggregated'"):
         cp.PCGrad(2, heads="mine")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="weighting must be a loss-space balancer, got MGDA"):
-        cp.PCGrad(2, weighting=cp.MGDA(2))  # type: ignore[arg-type]
+    for weighting in (cp.MGDA(2), cp.GradNorm(2), cp.GradNormProxy(2)):
+        expected = f"must be a loss-space balancer, got {type(weighting).__name__}, which runs its own backward passes"
+        with pytest.raises(TypeError, match=expected):
+            cp.PCGrad(2, weighting=weighting)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"weighting must be a loss-space balancer, got str$"):
+        cp.PCGrad(2, weighting="bpgs")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"weighting balances losses of shape \(3,\), expected \(2,\)"):
         cp.PCGrad(2, weighting=cp.BPGS(3))
     with pytest.raises(ValueError, match="weighting balances 'y', 'x', expected 'x', 'y', in this order"):

@@ -231,7 +231,7 @@ def test_deferred_loss_times_zero_gives_zero_gradients(name: str) -> None:
 
 
 @pytest.mark.parametrize("at", ["shared", "features"])
-@pytest.mark.parametrize("name", [name for name in cp.methods("gradient") if name != "auto-lambda"])
+@pytest.mark.parametrize("name", ALL)
 def test_half_precision_network_gets_half_precision_gradients(name: str, at: str) -> None:
     trunk = nn.Linear(4, 8).to(torch.bfloat16)
     heads = [nn.Linear(8, 1).to(torch.bfloat16) for _ in range(2)]

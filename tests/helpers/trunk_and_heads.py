@@ -53,4 +53,5 @@ def assert_same_gradients(a: dict[str, Tensor | None], b: dict[str, Tensor | Non
 
 
 GRAM = ["pcgrad", "mgda", "cagrad", "imtl-g", "nash-mtl", "fairgrad", "aligned-mtl", "upgrad", "gradvac", "sdmgrad"]
-ALL = [name for name in cp.methods("gradient") if name != "auto-lambda"]
+AGGREGATIONS = [name for name in cp.methods() if issubclass(cp.describe(name).build, cp.Aggregation)]
+ALL = [name for name in AGGREGATIONS if name != "auto-lambda"]

@@ -83,7 +83,10 @@ class GradientStatistics(Balancer):
 
     def _check_weighting(self, weighting: Weighting) -> None:
         if not isinstance(weighting, Weighting):
-            raise TypeError(f"weighting must be a loss-space balancer, got {type(weighting).__name__}")
+            message = f"weighting must be a loss-space balancer, got {type(weighting).__name__}"
+            if isinstance(weighting, Balancer):
+                message += ", which runs its own backward passes: for weights from gradient norms use cp.GradNormalise"
+            raise TypeError(message)
         if weighting.fixed:
             raise ValueError(f"weighting has fixed losses: pass fixed= to {type(self).__name__} instead")
         if weighting.shape != self.shape:

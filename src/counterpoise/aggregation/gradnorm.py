@@ -20,7 +20,7 @@ from .base import Aggregation, Heads, Ranks
     "gradnorm",
     paper="Chen et al. 2018",
     url="https://arxiv.org/abs/1711.02257",
-    space="gradient",
+    space="scale",
     needs=("shared",),
     summary="learned weights that equalise gradient norms, with more weight for tasks that lag behind",
 )
@@ -38,6 +38,9 @@ class GradNorm(Aggregation):
     positive with :math:`\sum_i w_i = T`, multiply the losses, heads included, and are moved by an internal Adam. The
     paper computes norms on the last shared layer: pass its parameters as `shared=`. One popular package has the wrong
     sign of α.
+
+    It computes the norms in its own backward passes, those that also train the network, so it cannot be the `weighting`
+    of another method; `GradNormalise` can.
 
     Args:
         tasks (int or sequence of str): Number of tasks, or their names.

@@ -19,7 +19,7 @@ from .base import Aggregation, Heads, Ranks
 @register(
     "gradnorm-proxy",
     paper="Subedi 2026, baseline",
-    space="gradient",
+    space="scale",
     needs=("shared",),
     summary="1/‖g‖², updated every 100 steps: the effect of gradient norms alone, at little cost",
 )
@@ -32,6 +32,9 @@ class GradNormProxy(Aggregation):
     .. math:: w_i = T \frac{1 / e_i}{\sum_j 1 / e_j}, \qquad e_i = \max(\|g_i\|^2, 10^{-4})
 
     The weights are 1 before the first update. They multiply the losses, heads included.
+
+    It computes the norms in its own backward passes, those that also train the network, so it cannot be the `weighting`
+    of another method; `GradNormalise` with `exponent=2` can.
 
     Args:
         tasks (int or sequence of str): Number of tasks, or their names.

@@ -228,7 +228,12 @@ def _handled_by_balancer(found: Measurements) -> bool:
         return False
     suitable = SCALE_FREE if _recommends_bpgs(found) else SCALE_FREE - DIVIDES_BY_LOSSES
     scale = verdict == "conflict" or bool(used & (suitable | FOLLOWS_NORMS)) or _levels_gradients(found)
-    return scale and (verdict == "scale" or found.in_gradient_space)
+    return scale and (verdict == "scale" or _combines_gradients(found))
+
+
+def _combines_gradients(found: Measurements) -> bool:
+    """Return whether the monitored balancer handles conflict. GradNorm compares task gradients, but adds them."""
+    return found.in_gradient_space and found.methods[0] not in FOLLOWS_NORMS
 
 
 def _is_degenerate(found: Measurements) -> bool:

@@ -73,7 +73,12 @@ def test_runs_trained_together_agree_with_runs_trained_alone() -> None:
 
 @pytest.mark.parametrize(
     "method",
-    [recipe(name) for name in cp.methods("gradient") if cp.describe(name).needs == ("shared",)]
+    [
+        recipe(name)
+        for space in ("scale", "gradient")
+        for name in cp.methods(space)
+        if cp.describe(name).needs == ("shared",)
+    ]
     + [recipe("pcgrad", weighting=BPGS)],
     ids=lambda r: r.name + ("-after-bpgs" if r.weighting else ""),
 )

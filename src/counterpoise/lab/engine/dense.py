@@ -46,7 +46,7 @@ class DenseTrainer:
         self.balancer = build_balancer(run.recipe, TASKS, [run.seed], stacked=False).to(run.device)
         method = describe(run.recipe.name)
         self.needs_step_end = "step_end" in method.needs
-        self.in_gradient_space = method.space == "gradient"
+        self.combines_gradients = issubclass(method.build, cp.Aggregation)
         self.retains_graph = compares_gradients(run.recipe)
         self.losses = self._compiled_losses()
         compiled = compile_on_cuda(self.network, run.device, retain_graph=self.retains_graph)
@@ -94,7 +94,7 @@ class DenseTrainer:
     def _compiled_losses(self) -> Callable[[Any], Any]:
         module = LossModule(self.network, self.device, self.schedule.precision)
         compiled: Any = compile_on_cuda(module, self.device, retain_graph=self.retains_graph)
-        if self.world > 1 and not self.in_gradient_space:
+        if self.world > 1 and not self.combines_gradients:
             return DistributedDataParallel(compiled)
         return with_eager_fallback(compiled, module)
 
@@ -166,7 +166,7 @@ class DenseTrainer:
         self.optim.zero_grad()
         options: dict[str, Any] = {"counts": counts} if self.world > 1 else {}
         self.balancer.backward(losses, shared=self.shared, scaler=self.optim.scaler, **options)
-        if self.world > 1 and self.in_gradient_space:
+        if self.world > 1 and self.combines_gradients:
             cp.average_gradients(self.heads)
         with torch.no_grad():
             self._log_step(torch.stack(losses), counts)
