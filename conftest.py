@@ -29,6 +29,7 @@ MAY_SKIP = {
     "tests/test_options_on_cuda.py": "needs a CUDA device",
     "tests/weighting/test_compile.py": "needs a C++ compiler",
     "tests/weighting/test_cuda.py": "needs a CUDA device",
+    "tests/weighting/test_stacked_gradient_scale.py": "needs a CUDA device",
 }
 
 # `pytest --library` leaves these paths out: they need more than torch and the extra `test`.

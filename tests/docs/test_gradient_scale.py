@@ -23,7 +23,7 @@ def final_losses(problem_name: str, build: Any) -> list[float]:
 
 def test_table_has_the_rows_and_columns_of_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "docs")
-    script = importlib.import_module("gradient_scale")
+    script = importlib.import_module("gradient_scale_table")
     table = script.MARKERS.search(PAGE)
     assert table is not None
     header, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table[0].splitlines()[1:-1])

@@ -230,6 +230,21 @@ def test_trace_of_one_residual_is_exact() -> None:
     torch.testing.assert_close(estimate, exact_trace(model, residual))
 
 
+def test_traces_of_replicas_equal_those_of_single_networks() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight, scale = (torch.randn(*s, generator=generator).requires_grad_() for s in ((2, 3, 4, 5), (2, 3)))
+    points, signs = torch.randn(6, 4, generator=generator), torch.randn(2, 3, 6, 5, generator=generator).sign()
+    residuals = torch.tanh(points @ weight) * scale[..., None, None]
+    traces = ntk_trace(residuals, [weight, scale], signs, batch_dims=2)
+    assert traces.shape == (2, 3)
+    for i, j in itertools.product(range(2), range(3)):
+        own = [p[i, j].detach().requires_grad_() for p in (weight, scale)]
+        one = ntk_trace(torch.tanh(points @ own[0]) * own[1], own, signs[i, j])
+        torch.testing.assert_close(traces[i, j], one)
+    with pytest.raises(ValueError, match=r"a parameter has shape \(3, 2\), expected the leading dimensions \(2, 3\)"):
+        ntk_trace(residuals, [weight, scale.mT], signs, batch_dims=2)
+
+
 def test_signs_of_the_wrong_shape_are_refused() -> None:
     model, points = network()
     for shape in ((4,), (5,), (2, 3, 5, 1), (5, 2)):

@@ -207,28 +207,6 @@ def test_weighting_of_a_gradient_space_method(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SCALE if name != "ntk"])
-def test_replicas_equal_single_runs(name: str) -> None:
-    first = torch.tensor([[1.0, 2.0], [3.0, -1.0]], requires_grad=True)  # (replicas, parameters)
-    factors = torch.tensor([[1.0, 10.0], [5.0, 0.1]])
-
-    def losses(w: Tensor, factor: Tensor) -> Tensor:
-        return factor * torch.stack([w.square().sum(-1), (w - 1).square().sum(-1)], -1)
-
-    stack = SCALE[name](2, batch_shape=2)
-    stack.backward(losses(first, factors), shared=[first])
-    assert stack.weights is not None
-    for replica in range(2):
-        single = first[replica].detach().requires_grad_()
-        balancer = SCALE[name](2)
-        balancer.backward(losses(single, factors[replica]), shared=[single])
-        assert balancer.weights is not None
-        assert single.grad is not None
-        assert first.grad is not None
-        torch.testing.assert_close(stack.weights[replica], balancer.weights)
-        torch.testing.assert_close(first.grad[replica], single.grad)
-
-
-@pytest.mark.parametrize("name", [name for name in SCALE if name != "ntk"])
 def test_absent_task_keeps_its_statistics(name: str) -> None:
     net, balancer = Net(), SCALE[name](TASKS, every=1)
     before = step(balancer, net)

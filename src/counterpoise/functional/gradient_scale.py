@@ -160,21 +160,26 @@ def ntk_weights(traces: Tensor) -> Tensor:
     return (weights * present).to(output_dtype(traces))
 
 
-def ntk_trace(residuals: Tensor, parameters: Iterable[Tensor], signs: Tensor) -> Tensor:
+def ntk_trace(residuals: Tensor, parameters: Iterable[Tensor], signs: Tensor, *, batch_dims: int = 0) -> Tensor:
     """Estimate the trace of the neural tangent kernel of residuals r_k from random signs ε_k.
 
     The trace Σ_k ‖∇r_k‖² is the expectation of ‖∇ Σ_k ε_k r_k‖² over independent random signs (Hutchinson's estimator),
     which takes one backward pass instead of one per residual. It is exact if the gradients of different residuals are
     orthogonal.
 
+    A stack of networks takes no more passes than one: with parameters of shape (R, …) and residuals of shape (R, …),
+    where those of a replica depend on its own parameters alone, `batch_dims=1` returns one trace per replica.
+
     Args:
         residuals (Tensor): Residuals with an autograd graph, any shape. The graph is kept.
         parameters (iterable of Tensor): Parameters of the network.
         signs (Tensor): Random signs ±1, of the shape of the residuals, or with one more leading dimension for several
             draws, whose estimates are averaged.
+        batch_dims (int, optional): Number of leading dimensions of the residuals and of every parameter that count
+            replicas. Default: 0.
 
     Returns:
-        Tensor: The estimate, shape ().
+        Tensor: The estimate, shape (), or the shape of the replicas.
 
     Example:
         >>> w = torch.tensor([1.0, 2.0], requires_grad=True)
@@ -191,12 +196,19 @@ def ntk_trace(residuals: Tensor, parameters: Iterable[Tensor], signs: Tensor) ->
             f"signs have shape {tuple(signs.shape)}, expected the shape {tuple(residuals.shape)} of the residuals, "
             "with at most one more leading dimension"
         )
-    leaves, dtype = list(parameters), working_dtype(residuals.device)
+    leaves, dtype, replicas = list(parameters), working_dtype(residuals.device), residuals.shape[:batch_dims]
+    for leaf in leaves:
+        if leaf.shape[:batch_dims] != replicas:
+            raise ValueError(
+                f"a parameter has shape {tuple(leaf.shape)}, expected the leading dimensions {tuple(replicas)} of the "
+                f"residuals: one set of parameters per replica"
+            )
     draws = signs.to(residuals.dtype).reshape(-1, *residuals.shape)
-    total = torch.zeros((), dtype=dtype, device=residuals.device)
+    total = torch.zeros(replicas, dtype=dtype, device=residuals.device)
     for draw in draws:
         gradients = torch.autograd.grad(residuals, leaves, draw, retain_graph=True, allow_unused=True)
         for gradient in gradients:
             if gradient is not None:
-                total = total + gradient.detach().to(dtype).square().sum()
+                squares = gradient.detach().to(dtype).square()
+                total = total + (squares.reshape(*replicas, -1).sum(-1) if replicas else squares.sum())
     return (total / len(draws)).to(output_dtype(residuals))

@@ -82,7 +82,7 @@ def few_rows_on_cpu(rows: Sequence[GradientList]) -> bool:
 
 
 def _flatten(grad: Tensor | None, lead: int) -> Tensor:
-    flat = local_part(grad).flatten(lead) if lead else local_part(grad).flatten()
+    flat = local_part(grad).unsqueeze(-1).flatten(lead) if lead else local_part(grad).flatten()
     return flat.float() if flat.element_size() < 4 else flat
 
 

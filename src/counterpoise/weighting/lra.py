@@ -135,11 +135,11 @@ class LRA(Weighting):
     def _entries(self, grads: TaskGradients) -> tuple[Tensor, Tensor]:
         """Return the mean absolute entry of each task's gradient, (…, T), and the largest of the reference, (…)."""
         lead = len(self.batch_shape)
-        count = torch.full((), float(sum(local_part(target).numel() for target in grads.targets)))
-        count = count.to(self.task_weights) / torch.Size(self.batch_shape).numel()
+        size = float(sum(local_part(target).numel() for target in grads.targets))
+        count = self.task_weights.new_full((), size) / torch.Size(self.batch_shape).numel()
         sums, largest = [], torch.zeros_like(self.task_weights[..., 0])
         for slot, row in zip(grads.slots, grads.rows, strict=True):
-            entries = [local_part(grad).abs().flatten(lead).to(largest) for grad in row if grad is not None]
+            entries = [local_part(g).abs().unsqueeze(-1).flatten(lead).to(largest) for g in row if g is not None]
             sums.append(sum((part.sum(-1) for part in entries), torch.zeros_like(largest)))
             if slot == self.reference:
                 for part in entries:

@@ -1,5 +1,6 @@
 """NTK weights: inverse to the traces of the tasks' neural tangent kernels."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import distributed
+from .._state.seeds import replica_seeds
 from ..distributed import ProcessGroup
 from ..functional import Step, ntk_trace, ntk_weights, uniform, weighted_sum
 from ..gradients import ComparisonTargets
@@ -37,9 +39,13 @@ class NTK(Weighting):
     weights are renewed (or in all). Each trace is estimated with random signs, in one backward pass per task. The paper
     computes the traces exactly.
 
+    With `batch_shape`, the residuals have the leading dimensions of the losses, and one backward pass per task serves
+    all replicas.
+
     Args:
         tasks (int or sequence of str): Number of tasks, or their names.
-        seed (int, optional): Seed of the random signs. Default: `0`.
+        seed (int or sequence of int, optional): Seed of the random signs. With `batch_shape`, one seed per replica;
+            a single seed is incremented from replica to replica. Default: `0`.
         every (int, optional): Number of steps between two measurements of the task gradients, each of which costs one
             backward pass per task. The other steps cost what a weighted sum costs. Default: `100`.
         importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
@@ -83,12 +89,14 @@ class NTK(Weighting):
     requires_positive_losses: bool = False
     measures_gradients: bool = True
     task_weights: Tensor
+    streams: Tensor
+    counter: Tensor
 
     def __init__(
         self,
         tasks: int | Sequence[str],
         *,
-        seed: int = 0,
+        seed: int | Sequence[int] = 0,
         every: int = 100,
         importance: PerTask | None = None,
         fixed: Mapping[str, float] | None = None,
@@ -108,13 +116,15 @@ class NTK(Weighting):
             strict=strict,
             process_group=process_group,
         )
-        if self.batch_shape:
-            raise ValueError(f"NTK does not support replicas, got batch_shape {self.batch_shape}")
-        check_number(self, "seed", seed, whole=True)
         check_number(self, "every", every, least=1, whole=True)
+        seeds, count = replica_seeds(seed, self.batch_shape), len(self.tasks)
         self.seed = seed
         self.schedule = Schedule(every)
         self.register_buffer("task_weights", torch.ones(self.shape))
+        # The state of the random signs, on the device for CUDA graphs. It follows from the seed and the schedule.
+        self.register_buffer("streams", seeds.unsqueeze(-1) * count + torch.arange(count), persistent=False)
+        self.register_buffer("counter", torch.tensor(1 - every), persistent=False)
+        self.register_load_state_dict_post_hook(_restore_counter)  # type: ignore[no-untyped-call]
 
     def measure(
         self,
@@ -138,22 +148,31 @@ class NTK(Weighting):
         return needs
 
     def _renew(self, residuals: Mapping[str, Tensor], targets: list[Tensor]) -> None:
-        traces = torch.full_like(self.task_weights, torch.nan)
-        for slot, task in enumerate(self.tasks):
-            if residuals.get(task) is not None:
-                traces[slot] = ntk_trace(residuals[task], targets, self._signs(residuals[task], slot))
-                traces[slot] /= residuals[task].numel()
+        if self.schedule.held is None:
+            self.counter.fill_(self.schedule.steps)
+        else:
+            self.counter.add_(self.schedule.every)
+        absent = torch.full_like(self.task_weights[..., 0], torch.nan)
+        given = enumerate(map(residuals.get, self.tasks))
+        traces = torch.stack([absent if r is None else self._mean_trace(r, slot, targets) for slot, r in given], -1)
         if distributed.is_active(self.process_group):
             traces, _ = distributed.average_losses(traces, None, self.process_group)
         weights = ntk_weights(traces).to(self.task_weights)
         self.task_weights.copy_(torch.where(torch.isfinite(traces), weights, self.task_weights))
 
-    def _signs(self, residuals: Tensor, slot: int) -> Tensor:
-        """Draw random signs, from a separate stream for each task and step."""
-        stream = torch.tensor(self.seed * len(self.tasks) + slot, device=residuals.device)
-        counter = torch.tensor(self.schedule.steps, device=residuals.device)
-        draws = uniform(stream, counter, residuals.numel()).view(residuals.shape)
-        return torch.where(draws < 0.5, -1.0, 1.0)
+    def _mean_trace(self, residuals: Tensor, slot: int, targets: list[Tensor]) -> Tensor:
+        """Return the trace of one task divided by the number of its residuals, per replica."""
+        lead = len(self.batch_shape)
+        if residuals.shape[:lead] != self.batch_shape:
+            raise ValueError(
+                f"the residuals of {self.tasks[slot]!r} have shape {tuple(residuals.shape)}, expected the leading "
+                f"dimensions {self.batch_shape} of the replicas"
+            )
+        count = math.prod(residuals.shape[lead:])
+        # A separate stream of random signs for each replica, task and step.
+        draws = uniform(self.streams[..., slot], self.counter, count).view(residuals.shape)
+        trace = ntk_trace(residuals, targets, torch.where(draws < 0.5, -1.0, 1.0), batch_dims=lead)
+        return trace.to(self.task_weights) / count
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return weighted_sum(self.task_weights, losses)
@@ -162,6 +181,13 @@ class NTK(Weighting):
     def reset(self) -> None:
         super().reset()
         self.task_weights.fill_(1.0)
+        self.counter.fill_(1 - self.schedule.every)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, every={self.schedule.every}"
+
+
+def _restore_counter(module: NTK, _: object) -> None:
+    """Set the counter of the random signs to the step of the last measurement, which the schedule has loaded."""
+    every = module.schedule.every
+    module.counter.fill_((module.schedule.steps - 1) // every * every + 1)

@@ -1,6 +1,6 @@
 """Measure weights from gradient norms and write the table of gradient-scale.md, in about five minutes on a CPU.
 
-python docs/gradient_scale.py
+python docs/gradient_scale_table.py
 """
 
 import re
