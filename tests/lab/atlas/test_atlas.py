@@ -77,9 +77,10 @@ def library_aggregate(name: str, matrix: np.ndarray, weights: list[float]) -> li
         orders = permutations.unsqueeze(1).expand(-1, tasks, -1)
         found = cp.functional.pcgrad_weights(weighted.expand(len(orders), -1, -1), orders).mean(0)
         return (found * torch.tensor(weights)).tolist()
-    options = {"every": 1} if name == "gradnorm-proxy" else {}
-    first = cp.Static(tasks, weights=torch.tensor(weights, dtype=torch.float64)).double()
-    balancer = cp.make(name, tasks, weighting=first, **options).double()
+    options: dict[str, Any] = {"every": 1} if cp.describe(name).space == "scale" else {}
+    if isinstance(cp.make(name, tasks), cp.Aggregation):
+        options["weighting"] = cp.Static(tasks, weights=torch.tensor(weights, dtype=torch.float64)).double()
+    balancer = cp.make(name, tasks, **options).double()
     balancer.backward(list(rows @ x + 1), shared=[x])
     assert balancer.weights is not None
     return [float(w) for w in balancer.weights]
@@ -91,12 +92,19 @@ def test_weights_equal_those_of_the_library(file: Path, open_page: Open) -> None
     scenes = [scene(tasks, later=later, steps=steps) for tasks in (2, 3, 4) for later, steps in moments]
     grams = [gram(len(at["now"])) for at in scenes]
     loss_space = page.evaluate("Object.keys(LOSS_SPACE)")
-    assert {"bpgs", "kendall", "uw-so", "uw-o", "static", "imtl-l"} <= set(loss_space) <= set(cp.methods("loss"))
+    known = {"bpgs", "kendall", "uw-so", "uw-o", "static", "imtl-l", "first-loss", "cosmos", "pbi"}
+    assert known <= set(loss_space) <= set(cp.methods("loss"))
     for name, at in itertools.product(loss_space, scenes):
         found = page.evaluate("([name, scene]) => LOSS_SPACE[name](scene)", [name, at])
         np.testing.assert_allclose(found, library_weights(name, at), rtol=1e-6, atol=1e-12, err_msg=f"{name} {at}")
+    gradient_scale = page.evaluate("Object.keys(GRADIENT_SCALE)")
+    assert {"grad-normalise", "gradnorm-proxy"} <= set(gradient_scale) <= set(cp.methods("scale"))
+    for name, matrix in itertools.product(gradient_scale, grams):
+        found = page.evaluate("([name, gram]) => GRADIENT_SCALE[name](gram)", [name, matrix.tolist()])
+        np.testing.assert_allclose(found, library_aggregate(name, matrix, [1.0] * len(matrix)), rtol=1e-6, err_msg=name)
     gradient_space = page.evaluate("Object.keys(GRADIENT_SPACE)")
-    assert {"pcgrad", "cagrad", "mgda", "nash-mtl"} <= set(gradient_space) <= set(cp.methods("gradient"))
+    known = {"pcgrad", "cagrad", "mgda", "nash-mtl", "config", "dcgd", "dualproj", "pcd"}
+    assert known <= set(gradient_space) <= set(cp.methods("gradient"))
     for name, matrix in itertools.product(gradient_space, grams):
         for weights in ([1.0] * len(matrix), (10 ** RNG.uniform(-0.5, 0.5, len(matrix))).tolist()):
             found = page.evaluate("([n, g, w]) => aggregate(n, g, w)", [name, matrix.tolist(), weights])

@@ -83,6 +83,19 @@ function bpgsChart(scene) {
 
 const inverse = (losses) => losses.map((loss) => 1 / Math.max(loss, FLOOR));
 
+/** The derivative of ΣL − cos(1, L). */
+function cosmos({ now }) {
+  const norm = Math.hypot(...now), p = 1 / Math.sqrt(now.length), cosine = (sum(now) * p) / norm;
+  return now.map((loss) => 1 - (p - (cosine * loss) / norm) / norm);
+}
+
+/** The derivative of d₁ + 5 d₂: the length of L along the ray of equal losses, and its distance from the ray. */
+function pbi({ now }) {
+  const p = 1 / Math.sqrt(now.length), off = now.map((loss) => loss - sum(now) * p * p);
+  const distance = Math.sqrt(dot(off, off) + 1e-12);
+  return off.map((v) => p + (5 * v) / distance);
+}
+
 const LOSS_SPACE = {
   "bpgs": (scene) => bpgsChart(scene).alpha,
   "kendall": (scene) => logVariances(scene).map((s) => 0.5 * Math.exp(-s)),
@@ -95,6 +108,18 @@ const LOSS_SPACE = {
     const { mu } = statistics(scene.now);
     return inverse(scene.now).map((v) => (Math.exp(mu) * v) / scene.now.length);
   },
+  "first-loss": (scene) => inverse(scene.later ? scene.before : scene.now),
+  "cosmos": cosmos,
+  "pbi": pbi,
+};
+
+// ---- gradient scale: weights on the losses from the diagonal of the Gram matrix -----------------------------------
+
+const toSum = (x, total) => x.map((v) => (v * total) / sum(x));
+
+const GRADIENT_SCALE = {
+  "grad-normalise": (gram) => toSum(gram.map((row, i) => 1 / Math.sqrt(row[i])), gram.length),
+  "gradnorm-proxy": (gram) => toSum(gram.map((row, i) => 1 / Math.max(row[i], 1e-4)), gram.length),
 };
 
 // ---- gradient space: a Gram matrix in, weights out -----------------------------------------------------------------
@@ -248,9 +273,31 @@ function pcgrad(gram) {
   return weights;
 }
 
-function gradnormProxy(gram) {
-  const inverse = gram.map((row, i) => 1 / Math.max(row[i], 1e-4));
-  return inverse.map((v) => (v * inverse.length) / sum(inverse));
+/** Equal cosines with all gradients, and the length that is the sum of their projections. */
+function config(gram) {
+  const { norms, cosines } = normaliseGram(gram), x = solve(cosines, fill(norms, 1));
+  return x.map((v, i) => (v * sum(norms)) / (norms[i] * sum(x)));
+}
+
+/** The bisector between the gradient of the first task, the residual, and the sum of the others. */
+function dcgd(gram) {
+  const residual = Math.sqrt(gram[0][0]), rest = Math.sqrt(sum(gram.slice(1).map((row) => sum(row.slice(1)))));
+  return gram.map((_, i) => (residual + rest) / (2 * (i === 0 ? residual : rest)));
+}
+
+/** The mean gradient, projected on the directions that increase no loss. */
+function dualProj(gram) {
+  const { norms, cosines } = normaliseGram(gram), n = norms.length;
+  return complementarity(cosines, times(cosines, norms.map((v) => v / n))).map((v, i) => v / norms[i] + 1 / n);
+}
+
+/** The nearest direction to the first, primary gradient with progress for the others, as long as that gradient. */
+function pcd(gram) {
+  const { norms, cosines } = normaliseGram(gram), [primary, ...lengths] = norms.map((v) => v / Math.hypot(v, 1e-4));
+  const others = cosines.slice(1).map((row) => row.slice(1));
+  const offset = lengths.map((length, j) => primary * cosines[j + 1][0] - 0.02 * length);
+  const x = [primary, ...complementarity(others, offset)], size = Math.sqrt(dot(x, times(cosines, x)));
+  return x.map((v, i) => (v * norms[0]) / (norms[i] * size));
 }
 
 const GRADIENT_SPACE = {
@@ -261,7 +308,10 @@ const GRADIENT_SPACE = {
   "mgda": mgda,
   "upgrad": upgrad,
   "aligned-mtl": alignedMtl,
-  "gradnorm-proxy": gradnormProxy,
+  "config": config,
+  "dcgd": dcgd,
+  "dualproj": dualProj,
+  "pcd": pcd,
 };
 
 /** Weights on the task gradients of a gradient-space method after weights on the losses, J ← diag(w) J. */

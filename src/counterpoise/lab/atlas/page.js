@@ -28,7 +28,7 @@ const state = structuredClone(START);
 const byId = (id) => document.getElementById(id);
 const TITLES = {
   "uw-so": "UW-SO", "uw-o": "UW-O", "kendall-l1": "Kendall + ℓ1", "imtl-l": "IMTL-L", "gls": "Geometric mean",
-  "nash-mtl": "Nash-MTL", "imtl-g": "IMTL-G", "aligned-mtl": "Aligned-MTL",
+  "first-loss": "First loss", "nash-mtl": "Nash-MTL", "imtl-g": "IMTL-G", "aligned-mtl": "Aligned-MTL",
 };
 const title = (method) => TITLES[method] ?? LIBRARY[method].name;
 
@@ -228,7 +228,7 @@ function build() {
 
 const VIEW_HELP = {
   weight: "Share of each task in the sum of the weights (curves: logarithmic scale). Numbers are the weights.",
-  contribution: "Share of each task in the sum of weight × loss, or of weight × gradient norm in gradient space.",
+  contribution: "Share of each task in the sum of weight × loss, or of weight × gradient norm for methods that use gradients.",
   progress: "Cosine between the joint step and the gradient of each task. Below 0, the step increases the loss of the task.",
 };
 
@@ -253,7 +253,10 @@ function draw() {
   byId("loss-cards").innerHTML = Object.entries(weights)
     .map(([name, w]) => card(name, w, displayed(w, scene.now, gram))).join("");
   byId("chart").innerHTML = chart(scene);
-  const first = weights[state.first];
+  const scaled = Object.fromEntries(Object.entries(GRADIENT_SCALE).map(([name, weigh]) => [name, weigh(gram)]));
+  byId("scale-cards").innerHTML = Object.entries(scaled)
+    .map(([name, w]) => card(name, w, displayed(w, gradientNorms(gram), gram))).join("");
+  const first = weights[state.first] ?? scaled[state.first];
   byId("gradient-cards").innerHTML = Object.keys(GRADIENT_SPACE).map((name) => {
     const w = aggregate(name, gram, first);
     return card(name, w, displayed(w, gradientNorms(gram), gram));
@@ -270,7 +273,8 @@ for (const [name, values] of Object.entries(PRESETS)) {
   button.addEventListener("click", () => { Object.assign(state, structuredClone(values)); build(); });
   byId("presets").append(button);
 }
-byId("first").innerHTML = Object.keys(LOSS_SPACE)
+// GradNormProxy runs its own backward passes and cannot precede another method.
+byId("first").innerHTML = [...Object.keys(LOSS_SPACE), "grad-normalise"]
   .map((name) => `<option value="${name}">${name === "static" ? "equal weights" : title(name)}</option>`).join("");
 byId("first").value = state.first;
 byId("first").addEventListener("change", (event) => { state.first = event.target.value; draw(); });
