@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from counterpoise.lab.engine import Recipe, Run
+from counterpoise.lab.engine import Recipe, Run, spec
 from counterpoise.lab.engine.cuda_graphs import WARM_UP, CudaGraphStep
 from counterpoise.lab.engine.pinn import PinnTrainer
 from counterpoise.lab.studies import STUDIES
@@ -21,16 +21,27 @@ from counterpoise.lab.studies.pinn import GRADIENT_SPACE, METHODS, ONE_PASS
 PROFILED = 10  # steps
 
 
-def make_runs(study: str, methods: dict[str, Recipe], count: int, device: str) -> list[Run]:
+def make_runs(
+    study: str,
+    methods: dict[str, Recipe],
+    count: int,
+    device: str,
+    *,
+    interior: int = 1280,
+    boundary: int = 128,
+    width: int = 50,
+) -> list[Run]:
     """Return `count` runs at the study's first condition, spread over the methods, equal methods side by side."""
     found = STUDIES[study]
+    form = dict(found.conditions[0].options)["form"]
+    data, model = spec(found.problem, form=form, interior=interior, boundary=boundary), spec("pinn", width=width)
     names = list(methods)
     each = [count // len(names) + (i < count % len(names)) for i in range(len(names))]
     runs = []
     for name, number in zip(names, each, strict=True):
         for seed in range(number):
             cell = next(iter(replace(found, methods={name: methods[name]}).grid(seeds=[seed], device=device)))
-            runs.append(replace(cell.run, seed=seed))
+            runs.append(replace(cell.run, data=data, model=model, seed=seed))
     return runs
 
 
@@ -44,7 +55,7 @@ def check(study: str, steps: int) -> None:
     for name, recipe in METHODS.items():
         values = {}
         for device in ("cpu", "cuda"):
-            trainer = PinnTrainer(make_runs(study, {name: recipe}, 2, device))
+            trainer = PinnTrainer(make_runs(study, {name: recipe}, 2, device, interior=128, boundary=32))
             for _ in range(steps):
                 trainer.advance()
             values[device] = trainer.network.value.cpu(), trainer.log.cpu()
@@ -54,13 +65,13 @@ def check(study: str, steps: int) -> None:
         print(f"{name:36} captured {captured!s:5}  parameters differ by {difference:.1e}, losses by {losses:.1e}")
 
 
-def measure(study: str, which: str, count: int, steps: int, profile: bool) -> None:
+def measure(study: str, which: str, count: int, steps: int, width: int, profile: bool) -> None:
     """Print the time, the memory and the number of kernels of a step."""
     groups = {"one-pass": ONE_PASS, "gradient": GRADIENT_SPACE, "sum": {"Sum": ONE_PASS["Sum"]}, "all": dict(METHODS)}
     methods = groups.get(which) or {which: METHODS[which]}
-    trainer = PinnTrainer(make_runs(study, methods, count, "cuda"))
+    trainer = PinnTrainer(make_runs(study, methods, count, "cuda", width=width))
     started = time.perf_counter()
-    for _ in range(10 * WARM_UP + 1):  # a measurement of gradients in every tenth step
+    for _ in range(100 * WARM_UP + 1):  # NTK measures in every hundredth step, and each graph has its own warm-up
         trainer.advance()
     torch.cuda.synchronize()
     first = time.perf_counter() - started
@@ -72,8 +83,8 @@ def measure(study: str, which: str, count: int, steps: int, profile: bool) -> No
     captured = all(map(is_captured, trainer.programs.values()))
     memory = torch.cuda.max_memory_allocated() / 2**30
     print(
-        f"{study} {which}: {count} runs, {1e3 * each:.3f} ms/step, captured {captured}, first calls {first:.1f} s, "
-        f"{memory:.1f} GiB, 50,000 steps in {each * 5e4:.0f} s",
+        f"{study} {which}: {count} runs of width {width}, {1e3 * each:.3f} ms/step, captured {captured}, "
+        f"first calls {first:.1f} s, {memory:.1f} GiB, 50,000 steps in {each * 5e4:.0f} s",
         flush=True,
     )
     if profile:
@@ -102,6 +113,7 @@ def main() -> None:
     parser.add_argument("--methods", default="one-pass", help='"one-pass", "gradient", "all", "sum" or a label')
     parser.add_argument("--runs", type=int, default=150)
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--width", type=int, default=50)
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--eager", action="store_true", help="without CUDA graphs")
     parser.add_argument("--tf32", action="store_true")
@@ -113,7 +125,7 @@ def main() -> None:
     if options.command == "check":
         check(options.study, options.steps)
     else:
-        measure(options.study, options.methods, options.runs, options.steps, options.profile)
+        measure(options.study, options.methods, options.runs, options.steps, options.width, options.profile)
 
 
 if __name__ == "__main__":

@@ -156,7 +156,8 @@ class PinnWorkload:
     def errors(self, value: Tensor) -> Tensor:
         """Return the relative L2 errors (R,) on the test grid of networks with the parameters `value` (R, P)."""
         difference = torch.linalg.vector_norm(self.predict(value, self.grid) - self.exact, dim=1)
-        return difference / torch.linalg.vector_norm(self.exact)
+        errors: Tensor = difference / torch.linalg.vector_norm(self.exact)
+        return errors
 
     def state_dict(self) -> dict[str, Any]:
         return {"counter": self.counter}

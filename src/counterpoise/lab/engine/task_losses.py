@@ -6,6 +6,8 @@ without another pass through the network.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,6 +17,8 @@ from torch.autograd.function import once_differentiable
 import counterpoise as cp
 
 from .balancer_groups import BalancerGroups
+
+BRANCHES = 8  # parallel branches of a step
 
 
 class _LinearLosses(torch.autograd.Function):
@@ -62,15 +66,50 @@ def balanced_gradient(
     """
     parts = [tensor.split(balancers.sizes) for tensor in (value, losses, gradients)]
     found, first = [], 0
+    branches = _Branches(value.device)
     for balancer, part, values, grads in zip(balancers.members(), *parts, strict=True):
         parameter = part.detach().requires_grad_()
         rows = slice(first, first + len(part))
-        needs = {"residuals": residuals(parameter, rows)} if _needs_residuals(balancer) else {}
-        balancer.backward(linear_losses(parameter, values, grads), shared=[parameter], **needs)
+        with branches.next():
+            needs = {"residuals": residuals(parameter, rows)} if _needs_residuals(balancer) else {}
+            balancer.backward(linear_losses(parameter, values, grads), shared=[parameter], **needs)
         assert parameter.grad is not None, "every method gives the shared parameters a gradient"
         found.append(parameter.grad)
         first += len(part)
+    branches.join()
     return torch.cat(found)
+
+
+class _Branches:
+    """Independent parts of a step on parallel streams, which become parallel branches of a CUDA graph.
+
+    The small kernels of one method do not fill a GPU. Elsewhere than on CUDA this does nothing.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.streams: list[torch.cuda.Stream] = []
+        self.count = 0
+        if device.type == "cuda":
+            self.origin = torch.cuda.current_stream(device)
+            self.streams = _side_streams(device)
+            for stream in self.streams:
+                stream.wait_stream(self.origin)
+
+    def next(self) -> AbstractContextManager[Any]:
+        """Return a context in which kernels are launched on the next stream."""
+        if not self.streams:
+            return nullcontext()
+        self.count += 1
+        return torch.cuda.stream(self.streams[self.count % len(self.streams)])
+
+    def join(self) -> None:
+        for stream in self.streams:
+            self.origin.wait_stream(stream)
+
+
+@cache
+def _side_streams(device: torch.device) -> list[torch.cuda.Stream]:
+    return [torch.cuda.Stream(device) for _ in range(BRANCHES)]
 
 
 def _needs_residuals(balancer: cp.Balancer) -> bool:

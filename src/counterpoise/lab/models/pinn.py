@@ -123,7 +123,8 @@ def _initialise(seed: int, sizes: Sequence[int]) -> list[Tensor]:
 
 def _linear(jet: Tensor, weight: Tensor) -> Tensor:
     """Apply a linear map to all channels of a jet (R, C, N, H)."""
-    return torch.bmm(jet.flatten(1, 2), weight).unflatten(1, jet.shape[1:3])
+    replicas, channels, points, _ = jet.shape
+    return torch.bmm(jet.flatten(1, 2), weight).view(replicas, channels, points, -1)
 
 
 _constants: dict[tuple[object, ...], Tensor] = {}

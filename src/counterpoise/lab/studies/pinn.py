@@ -94,10 +94,10 @@ COLLAPSING = ("BPGS", "UW-O", "EMA-UW-O", "GLS")
 BEST_PUBLISHED = "DCGD + LRA"
 
 
-def condition(form: str, *, key: str = "", interior: int = 1280, boundary: int = 128, **settings: bool) -> Condition:
-    """Return a condition with the given form of the losses and numbers of points."""
+def condition(form: str, *, key: str = MAIN, interior: int = 1280, boundary: int = 128) -> Condition:
+    """Return a condition with the given form of the losses and numbers of points. All but the main one are opt-in."""
     options = (("boundary", boundary), ("form", form), ("interior", interior))
-    return Condition(key or MAIN, options, part=f"{form} losses, {interior} points inside", **settings)
+    return Condition(key, options, part=f"{form} losses, {interior} points inside", opt_in=key != MAIN)
 
 
 def published(rows: Mapping[str, str]) -> Paper:

@@ -22,7 +22,7 @@ STUDY = make_study(
     "Burgers equation",
     "Which methods balance the residual, the initial condition and the boundary of an equation with a shock?",
     "burgers",
-    (condition("three"), condition("two", key="two losses", opt_in=True)),
+    (condition("three"), condition("two", key="two losses")),
     PAPER,
     "Gradient normalisation + DCGD",
 )

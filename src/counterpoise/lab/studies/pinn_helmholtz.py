@@ -25,7 +25,7 @@ STUDY = replace(
         "Helmholtz equation",
         "Which methods balance a residual and boundary terms whose gradients differ by orders of magnitude?",
         "helmholtz",
-        (condition("two"), condition("five", key="five losses", opt_in=True)),
+        (condition("two"), condition("five", key="five losses")),
         PAPER,
         "Gradient normalisation + DCGD",
     ),

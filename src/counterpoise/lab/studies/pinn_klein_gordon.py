@@ -24,8 +24,8 @@ STUDY = make_study(
     "klein-gordon",
     (
         condition("three"),
-        condition("two", key="two losses", opt_in=True),
-        condition("three", key="authors' points", interior=128, opt_in=True),
+        condition("two", key="two losses"),
+        condition("three", key="authors' points", interior=128),
     ),
     PAPER,
     "Gradient normalisation + DCGD",
