@@ -12,11 +12,13 @@ from dataclasses import replace
 
 import torch
 
-from counterpoise.lab.engine import Recipe, Run, spec
+from counterpoise.lab.engine import Recipe, Run, Store, execute, plan, spec
 from counterpoise.lab.engine.cuda_graphs import WARM_UP, CudaGraphStep
 from counterpoise.lab.engine.pinn import PinnTrainer
 from counterpoise.lab.studies import STUDIES
 from counterpoise.lab.studies.pinn import GRADIENT_SPACE, METHODS, ONE_PASS
+from counterpoise.lab.studies.rates import cells_at_chosen_rates, cells_of_choice, chosen_rates
+from counterpoise.lab.studies.select import select_runs
 
 PROFILED = 10  # steps
 
@@ -106,15 +108,35 @@ def _profile(trainer: PinnTrainer) -> None:
         print(f"  {each:8.3f} ms/step  {event.count / PROFILED:7.1f} calls  {event.key[:90]}")
 
 
+def train(study: str, which: str, seeds: str | None, epochs: int | None, out: str) -> None:
+    """Train a study: all rates at the seeds of the choice, then the other seeds at the best rates."""
+    found, store = STUDIES[study], Store(out)
+    groups = {"one-pass": list(ONE_PASS), "gradient": list(GRADIENT_SPACE), "all": None}
+    labels = groups[which] if which in groups else which.split(",")
+    cells = select_runs(found, seeds=seeds, epochs=epochs, device="cuda", methods=labels)
+    for stage in (cells_of_choice, lambda study, cells: cells_at_chosen_rates(study, cells, store.result)):
+        for batch in plan([cell.run for cell in stage(found, cells)], store):
+            started = time.perf_counter()
+            execute(batch, out)
+            print(f"{batch}: {time.perf_counter() - started:.0f} s", flush=True)
+    for method, rate in chosen_rates(found, cells, store.result).items():
+        results = [store.result(c.run) for c in cells if c.method == method and c.run.network_lr == rate]
+        errors = [r["metrics"]["rel_l2"] for r in results[len(found.rate_seeds) :] if r is not None]
+        print(f"{method:36} {rate:g}  {' '.join(f'{e:.4f}' if e is not None else 'nan' for e in errors)}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("check", "time"))
+    parser.add_argument("command", choices=("check", "time", "train"))
     parser.add_argument("--study", default="pinn-helmholtz")
     parser.add_argument("--methods", default="one-pass", help='"one-pass", "gradient", "all", "sum" or a label')
     parser.add_argument("--runs", type=int, default=150)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--width", type=int, default=50)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--seeds")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--out", default="runs")
     parser.add_argument("--eager", action="store_true", help="without CUDA graphs")
     parser.add_argument("--tf32", action="store_true")
     options = parser.parse_args()
@@ -124,6 +146,8 @@ def main() -> None:
     warnings.simplefilter("always")
     if options.command == "check":
         check(options.study, options.steps)
+    elif options.command == "train":
+        train(options.study, options.methods, options.seeds, options.epochs, options.out)
     else:
         measure(options.study, options.methods, options.runs, options.steps, options.width, options.profile)
 
