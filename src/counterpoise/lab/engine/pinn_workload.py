@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -54,10 +55,8 @@ class PinnWorkload:
         self.network = StackedPINN(seeds, 2, centre=centre, spread=spread, **kwargs).to(device)
         self.seeds = torch.tensor(seeds, device=device)
         self.counter = torch.zeros((), dtype=torch.long, device=device)
-        grid = self.equation.grid(GRID)
         self.dtype = self.network.weights[0].dtype
-        self.grid = grid.to(device, self.dtype)
-        self.exact = self.equation.exact(grid).to(device, self.dtype)
+        self.grid, self.exact = (values.to(device, self.dtype) for values in _solution(first.data.name))
 
     @classmethod
     def shape_key(cls, run: Run) -> tuple[object, ...]:
@@ -164,6 +163,13 @@ class PinnWorkload:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.counter.copy_(state["counter"])
+
+
+@cache
+def _solution(equation: str) -> tuple[Tensor, Tensor]:
+    """Return the test grid and the exact solution there."""
+    grid = EQUATIONS[equation].grid(GRID)
+    return grid, EQUATIONS[equation].exact(grid)
 
 
 def _passes(task: int, terms: Sequence[Term]) -> list[NetworkPass]:
