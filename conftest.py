@@ -36,6 +36,7 @@ MAY_SKIP = {
 NOT_LIBRARY = (
     "src/counterpoise/integrations",
     "src/counterpoise/lab",
+    "tests/aggregation/test_torchjd_behaviour.py",
     "tests/docs",
     "tests/functional/test_torchjd.py",
     "tests/helpers",
@@ -45,6 +46,7 @@ NOT_LIBRARY = (
 
 pytest_plugins = ["helpers.browser"]
 
+os.environ.setdefault("DDE_BACKEND", "pytorch")  # otherwise, importing DeepXDE writes to the home folder
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # a pool of compilers takes longer to start than it saves
 torch.set_num_threads(1)  # one worker per core, and small tensors gain nothing from a second thread
 
@@ -80,6 +82,7 @@ def _restore_environment() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _seed(doctest_namespace: dict[str, object]) -> None:
     doctest_namespace["torch"] = torch
+    torch.set_default_device(None)  # importing DeepXDE selects a GPU
     torch.manual_seed(0)
 
 

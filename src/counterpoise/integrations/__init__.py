@@ -1,4 +1,4 @@
-"""Integration with Lightning, Transformers and loggers. Import the module of your framework explicitly."""
+"""Integration with DeepXDE, Lightning, Transformers and loggers. Import the module of your framework explicitly."""
 
 from .readings import readings
 
