@@ -39,13 +39,40 @@ Hook = TypeVar("Hook", bound=Callable[..., Any])
 class StepRecord:
     """Results of the last step. A plain object, because assigning attributes to an nn.Module is slower than a step."""
 
-    weights: Tensor | None = None
     theta: Tensor | list[float] | None = None
     losses: Tensor | list[float] | None = None
-    values: Tensor | None = None  # the losses as given, NaN for absent tasks
+    dtype: torch.dtype | None = None  # of weights and values that are stored as lists
     given: Sequence[int] = ()  # tasks whose loss was given, though possibly not finite
     counted = False  # whether the numbers of samples were given, so that a loss that is not finite may have none
     fixed: Mapping[str, Tensor] = MappingProxyType({})  # the given losses that are not balanced, as given
+    _weights: Tensor | list[float] | None = None
+    _values: Tensor | list[float] | None = None
+
+    @property
+    def weights(self) -> Tensor | None:
+        """The weights of the tasks, converted to a tensor when they are asked for."""
+        if isinstance(self._weights, list):
+            self._weights = torch.tensor(self._weights, dtype=self.dtype)
+        return self._weights
+
+    @weights.setter
+    def weights(self, weights: Tensor | None) -> None:
+        self._weights = weights
+
+    @property
+    def values(self) -> Tensor | None:
+        """The losses as given, NaN for absent tasks."""
+        if isinstance(self._values, list):
+            self._values = torch.tensor(self._values, dtype=self.dtype)
+        return self._values
+
+    @values.setter
+    def values(self, values: Tensor | None) -> None:
+        self._values = values
+
+    def set_floats(self, weights: list[float], values: list[float], dtype: torch.dtype) -> None:
+        """Store weights and losses as Python floats."""
+        self._weights, self._values, self.dtype = weights, values, dtype
 
 
 class Balancer(Float32State, ABC):
@@ -315,14 +342,26 @@ class Balancer(Float32State, ABC):
 
     def record(self, weights: Tensor, values: Tensor, slots: Slots, learning: bool, counted: bool = False) -> None:
         """Store the losses and weights of a step, and check a training step for silent failures."""
-        last = self._last
-        last.weights, last.values = weights, values
+        last, compiling = self._last, torch.compiler.is_compiling()
+        # In a compiled step, an output that is a view of an input costs more than a copy.
+        last.weights, last.values = weights, values.clone() if compiling else values
         last.given, last.counted = self._slots if slots is None else slots, counted
-        if learning and not torch.compiler.is_compiling():
+        if learning and not compiling:
             checks = self._checks
             checks.steps += 1
             if checks.steps >= checks.next_look:
                 self._look(values, weights)
+
+    def record_floats(self, weights: list[float], values: list[float], dtype: torch.dtype, learning: bool) -> None:
+        """Store the losses and weights of a step that has them as Python floats, as `record` does."""
+        last = self._last
+        last.set_floats(weights, values, dtype)
+        last.given, last.counted = self._slots, False
+        if learning:
+            checks = self._checks
+            checks.steps += 1
+            if checks.steps >= checks.next_look:
+                self._look(torch.tensor(values, dtype=dtype), torch.tensor(weights, dtype=dtype))
 
     def _look(self, values: Tensor, weights: Tensor) -> None:
         """Check the losses and weights of this step."""

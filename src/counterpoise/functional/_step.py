@@ -1,10 +1,15 @@
 """The result of a loss-space rule."""
 
+from array import array
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
+from ._floats import FloatStep
 from ._masking import clamp_to_dtype, output_dtype
+
+FLOAT_TASKS = 512  # tensor operations become faster than Python arithmetic near 900 tasks
 
 
 class Step(NamedTuple):
@@ -29,3 +34,25 @@ def make_step(losses: Tensor, objective: Tensor, weights: Tensor, gradient: Tens
     if gradient is not None:
         gradient = clamp_to_dtype(gradient, dtype)
     return Step(objective.to(dtype), weights.to(dtype), gradient)
+
+
+def reads_floats(losses: Tensor) -> bool:
+    """Return whether a rule may compute with Python floats: for one loss vector on the CPU, outside compiled graphs."""
+    return (
+        losses.dim() == 1
+        and losses.device.type == "cpu"
+        and losses.dtype in (torch.float32, torch.float64)
+        and losses.shape[0] <= FLOAT_TASKS
+        and not torch.compiler.is_compiling()
+    )
+
+
+def floats_to_tensor(values: list[float], dtype: torch.dtype) -> Tensor:
+    """Return a vector on the CPU, float32 or float64. Faster than `torch.tensor`."""
+    return torch.frombuffer(array("f" if dtype == torch.float32 else "d", values), dtype=dtype)
+
+
+def step_from_floats(step: FloatStep, dtype: torch.dtype) -> Step:
+    """Convert a step from Python floats."""
+    gradient = None if step.gradient is None else floats_to_tensor(step.gradient, dtype)
+    return Step(torch.scalar_tensor(step.objective, dtype=dtype), floats_to_tensor(step.weights, dtype), gradient)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..functional import Step
 from . import bpgs_cpu
+from .bpgs_cpu import bpgs_floats as bpgs_floats
 
 StepInputs = tuple[Tensor, Tensor] | tuple[list[float], list[float]]  # θ and the losses of a step
 Kernel = Callable[..., tuple[Step, StepInputs]]

@@ -4,7 +4,6 @@ For three tasks, dispatching thirty tensor operations costs far more than the ar
 is `counterpoise.functional.bpgs` after `bpgs_calibrate`; tests compare the two.
 """
 
-from array import array
 from math import dist, exp, isfinite, log, log2, sqrt
 from operator import mul, neg
 
@@ -12,7 +11,9 @@ import torch
 from torch import Tensor
 
 from ..functional import Step
+from ..functional._floats import FloatStep
 from ..functional._masking import output_dtype
+from ..functional._step import step_from_floats
 from ..functional.bpgs import CALIBRATION_EDGE, EXPONENT_LIMIT, radius
 
 LN2 = log(2)
@@ -34,13 +35,43 @@ def bpgs(
 
     Returns the step, and the θ and the losses that it was computed from.
     """
-    values = losses.tolist()
-    tasks = len(values)
-    present = range(tasks) if isfinite(sum(values)) else [i for i in range(tasks) if isfinite(values[i])]
+    values: list[float] = losses.tolist()
+    step, used_theta = bpgs_floats(
+        values,
+        theta,
+        calibrated,
+        calibrate=calibrate,
+        theta_gain=theta_gain,
+        margin=margin,
+        eps_log=eps_log,
+        eps_std=eps_std,
+        largest=torch.finfo(output_dtype(losses)).max,
+    )
+    return step_from_floats(step, output_dtype(losses)), (used_theta, values)
+
+
+def bpgs_floats(
+    losses: list[float],
+    theta: Tensor,
+    calibrated: Tensor,
+    *,
+    calibrate: bool,
+    theta_gain: float,
+    margin: float,
+    eps_log: float,
+    eps_std: float,
+    largest: float = FLOAT32_MAX,
+) -> tuple[FloatStep, list[float]]:
+    """Compute the step for losses in Python floats, as `bpgs`. Gradients are clamped to `largest`.
+
+    Returns the step and the θ that it was computed from.
+    """
+    tasks = len(losses)
+    present = range(tasks) if isfinite(sum(losses)) else [i for i in range(tasks) if isfinite(losses[i])]
     if not present:
-        return _make_step(losses, 0.0, [0.0] * tasks, [0.0] * tasks), (theta.tolist(), values)
+        return FloatStep(0.0, [0.0] * tasks, [0.0] * tasks), theta.tolist()
     complete = len(present) == tasks
-    x = values if complete else [values[i] for i in present]
+    x = losses if complete else [losses[i] for i in present]
     tau = radius(tasks, margin)
 
     smallest = min(x)
@@ -51,9 +82,8 @@ def bpgs(
     if calibrate and not all(calibrated.tolist()):
         _calibrate(theta, calibrated, present, [LN2 * (v - mean) / std for v in bits], tau)
 
-    current_theta = coordinates = theta.tolist()
-    if not complete:
-        coordinates = [coordinates[i] for i in present]
+    current_theta: list[float] = theta.tolist()
+    coordinates = current_theta if complete else [current_theta[i] for i in present]
     try:
         decays = list(map(exp, map(neg, coordinates)))
     except OverflowError:  # the coordinate is at the boundary of the chart
@@ -70,11 +100,10 @@ def bpgs(
     gain = theta_gain * reach
     gradient = [gain * p * (d * p) * (1.0 - omega_scale * w) for d, p, w in zip(decays, shares, weighted, strict=True)]
     if smallest < 0 or gain * (1.0 + omega_scale * j_net) > FLOAT32_MAX:
-        limit = torch.finfo(output_dtype(losses)).max
-        gradient = [min(max(g, -limit), limit) for g in gradient]
+        gradient = [min(max(g, -largest), largest) for g in gradient]
     if not complete:
         alpha, gradient = _scatter(alpha, present, tasks), _scatter(gradient, present, tasks)
-    return _make_step(losses, j_net, alpha, gradient), (current_theta, values)
+    return FloatStep(j_net, alpha, gradient), current_theta
 
 
 def _calibrate(theta: Tensor, calibrated: Tensor, present: range | list[int], z: list[float], tau: float) -> None:
@@ -93,13 +122,3 @@ def _scatter(values: list[float], present: range | list[int], tasks: int) -> lis
     for i, value in zip(present, values, strict=True):
         full[i] = value
     return full
-
-
-def _make_step(losses: Tensor, j_net: float, weights: list[float], gradient: list[float]) -> Step:
-    dtype = output_dtype(losses)
-    code = "f" if dtype == torch.float32 else "d"
-    return Step(
-        torch.scalar_tensor(j_net, dtype=dtype),
-        torch.frombuffer(array(code, weights), dtype=dtype),
-        torch.frombuffer(array(code, gradient), dtype=dtype),
-    )

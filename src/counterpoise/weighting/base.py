@@ -23,8 +23,10 @@ from .._state.float32 import state_dtype
 from ..balancer import Balancer
 from ..distributed import ProcessGroup
 from ..functional import Step, limit_ratio, rescale_to_sum, weighted_sum
+from ..functional._floats import FloatStep
 from ..gradients import ComparisonTargets, TaskGradients
 from ..inputs import Losses, PerTask, Slots, check_number, check_values, collect_losses, cut_nonfinite, mask_unsampled
+from ._direct import direct_objective
 from ._gradients import Schedule, measure_gradients
 from ._objective import Objective
 
@@ -101,6 +103,19 @@ class Weighting(Balancer):
         self._held: Tensor | None = None  # the weights during one step of an optimiser with a closure
         self._in_closure = False
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        changed = {"weigh", "observe", "take_step", "_balance"} & set(vars(cls))
+        if changed and "weigh_floats" not in vars(cls):
+            cls.weigh_floats = Weighting.weigh_floats  # type: ignore[method-assign]
+
+    def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep | None:
+        """Compute one step from finite losses in Python floats, as `weigh` does. None leaves the step to `weigh`.
+
+        An optional shortcut for one loss vector on the CPU. State must not change before an error or None.
+        """
+        return None
+
     @abstractmethod
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         """Compute one step from detached losses (…, T), NaN where absent. State changes only if `learning`."""
@@ -141,6 +156,10 @@ class Weighting(Balancer):
                 ranks are averaged in proportion to their counts. Default: `None`.
             needs: Further inputs of a method, such as `kpis` for DTP, or `shared` for gradient norms.
         """
+        if counts is None and not needs:
+            objective = direct_objective(self, losses)
+            if objective is not None:
+                return objective
         learned, learning = self.learned, self.learning and self._held is None
         losses, fixed = self._split_fixed(losses, record=True)
         values, slots, inputs = collect_losses(
@@ -159,7 +178,7 @@ class Weighting(Balancer):
         if learned is None and _no_loss_has_a_graph(values, inputs, counts):
             # A leaf of zeros keeps the objective differentiable, so that the user's backward() still works.
             slots, inputs = None, (torch.zeros_like(values, requires_grad=True),)
-        objective: Tensor = Objective.apply(  # type: ignore[no-untyped-call]
+        objective = Objective.apply(  # type: ignore[no-untyped-call]
             local, learned, self.linear, slots, cut_nonfinite(values, slots, inputs), *inputs
         )
         return sum(fixed, objective) if fixed else objective

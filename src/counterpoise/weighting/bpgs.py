@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .. import kernels
 from ..distributed import ProcessGroup
 from ..functional import Anchor, Chart, ChartKind, ChartOptions, Step, bpgs, bpgs_calibrate, bpgs_chart
+from ..functional._floats import FloatStep
 from ..functional._masking import working_dtype
 from ..functional.bpgs import radius
 from ..gradients import TaskGradients
@@ -196,6 +197,20 @@ class BPGS(Weighting):
 
     def renew(self, grads: TaskGradients) -> None:
         update_running_norms(self.log_norms, grads, self.process_group)
+
+    def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep | None:
+        if self.chart != "batch" or not self.split or not self.normalise:
+            return None
+        step, self._last.theta = kernels.bpgs_floats(
+            losses,
+            self.theta,
+            self.calibrated,
+            calibrate=self.calibrate and learning,
+            theta_gain=self.theta_gain,
+            **self.anchor,
+        )
+        self._last.losses = losses
+        return step
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         calibrate = self.calibrate and learning

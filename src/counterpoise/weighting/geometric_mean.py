@@ -6,7 +6,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..distributed import ProcessGroup
-from ..functional import Step, geometric_mean
+from ..functional import Step, _floats, geometric_mean
+from ..functional._floats import FloatStep
 from ..inputs import PerTask
 from ..registry import register
 from .base import Weighting
@@ -84,6 +85,9 @@ class GeometricMean(Weighting):
             strict=strict,
             process_group=process_group,
         )
+
+    def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
+        return _floats.geometric_mean(losses)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return geometric_mean(losses)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ..distributed import ProcessGroup
-from ..functional import Step, imtl_l
+from ..functional import Step, _floats, imtl_l
+from ..functional._floats import FloatStep
 from ..inputs import PerTask
 from ..registry import register
 from .base import Weighting
@@ -90,6 +91,9 @@ class IMTLL(Weighting):
     @property
     def learned(self) -> nn.Parameter:
         return self.log_scales
+
+    def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
+        return _floats.imtl_l(self.log_scales.tolist(), losses)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return imtl_l(self.log_scales, losses)

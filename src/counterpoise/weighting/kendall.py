@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ..distributed import ProcessGroup
-from ..functional import Step, kendall
+from ..functional import Step, _floats, kendall
+from ..functional._floats import FloatStep
 from ..inputs import PerTask
 from ..registry import register
 from .base import Weighting
@@ -92,6 +93,9 @@ class Kendall(Weighting):
     @property
     def learned(self) -> nn.Parameter:
         return self.log_vars
+
+    def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
+        return _floats.kendall(self.log_vars.tolist(), losses)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return kendall(self.log_vars, losses)

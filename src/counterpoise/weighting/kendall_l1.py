@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from ..distributed import ProcessGroup
-from ..functional import Step, kendall_l1
+from ..functional import Step, _floats, kendall_l1
+from ..functional._floats import FloatStep
 from ..inputs import PerTask
 from ..registry import register
 from .kendall import Kendall
@@ -88,6 +89,9 @@ class KendallL1(Kendall):
     @property
     def normalised(self) -> bool:
         return True
+
+    def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
+        return _floats.kendall_l1(self.log_vars.tolist(), losses)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return kendall_l1(self.log_vars, losses)

@@ -6,7 +6,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..distributed import ProcessGroup
-from ..functional import Step, weighted_sum
+from ..functional import Step, _floats, weighted_sum
+from ..functional._floats import FloatStep
 from ..inputs import PerTask, per_task
 from ..registry import register
 from .base import Weighting
@@ -79,6 +80,9 @@ class Static(Weighting):
             process_group=process_group,
         )
         self.register_buffer("weight", per_task("weights", weights, 1.0, self.tasks, self.shape, owner=self))
+
+    def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
+        return _floats.weighted_sum(self.weight.tolist(), losses)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return weighted_sum(self.weight, losses)

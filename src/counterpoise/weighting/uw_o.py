@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from ..distributed import ProcessGroup
-from ..functional import Step, uw_o
+from ..functional import Step, _floats, uw_o
+from ..functional._floats import FloatStep
 from ..inputs import PerTask
 from ..registry import register
 from .base import Weighting
@@ -91,6 +92,9 @@ class UWO(Weighting):
     @property
     def normalised(self) -> bool:
         return self.normalise
+
+    def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
+        return _floats.uw_o(losses, normalise=self.normalise)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return uw_o(losses, normalise=self.normalise)

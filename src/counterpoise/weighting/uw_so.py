@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from ..distributed import ProcessGroup
-from ..functional import Step, uw_so
+from ..functional import Step, _floats, uw_so
+from ..functional._floats import FloatStep
 from ..inputs import PerTask, check_number
 from ..registry import register
 from .base import Weighting
@@ -90,6 +91,9 @@ class UWSO(Weighting):
     @property
     def normalised(self) -> bool:
         return True
+
+    def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
+        return _floats.uw_so(losses, temperature=self.temperature)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return uw_so(losses, temperature=self.temperature)
