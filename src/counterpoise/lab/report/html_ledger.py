@@ -62,15 +62,14 @@ def _result(judgement: Judgement) -> dict[str, str]:
         "seeds": _seeds_and_form(judgement),
         "verdict": judgement.verdict,
         "ours": _format_finding(decisive) if judgement.verdict != "not run" else "",
-        "paper": "" if decisive.paper != decisive.paper else format_number(decisive.paper),
+        "paper": "" if decisive.paper != decisive.paper else format_number(decisive.paper, decisive.decimals),
     }
 
 
 def _format_finding(finding: Finding) -> str:
-    if finding.low != finding.low:
-        return _signed(finding.ours)
-    return f"{_signed(finding.ours)} [{_signed(finding.low)}, {_signed(finding.high)}]"
+    ours, low, high = (_signed(value, finding.decimals) for value in (finding.ours, finding.low, finding.high))
+    return ours if finding.low != finding.low else f"{ours} [{low}, {high}]"
 
 
-def _signed(value: float) -> str:
-    return format_number(value).replace("-", "−")
+def _signed(value: float, decimals: int) -> str:
+    return format_number(value, decimals).replace("-", "−")

@@ -15,7 +15,7 @@ from ..studies.claims import Claim, Comparison, Lookup, Score, Statement, Values
 from .bootstrap import LEVEL, bootstrap_interval
 from .markdown import markdown_table
 from .run_scores import select_seeds
-from .tables import ROUNDING, format_seeds
+from .tables import DECIMALS, format_seeds, rounding
 
 Verdict = Literal["holds", "does not hold", "undecided", "not run"]
 
@@ -31,6 +31,7 @@ class Finding:
     effect: float  # mean over standard deviation of the quantity's values at single seeds
     margin: float  # distance from failing, in units of the quantity; negative if it fails
     verdict: Verdict
+    decimals: int = DECIMALS  # that are printed
 
 
 @dataclass(frozen=True)
@@ -94,24 +95,26 @@ def _evaluate(
     for part, in_paper in zip(statement.parts, claimed.parts, strict=True):
         paper = _paper_value(study, in_paper)
         if values is None:
-            findings.append(Finding(paper, np.nan, np.nan, np.nan, np.nan, 0.0, "not run"))
+            findings.append(Finding(paper, np.nan, np.nan, np.nan, np.nan, 0.0, "not run", study.decimals))
             continue
         with np.errstate(divide="ignore", invalid="ignore"):  # a single seed has a standard deviation of zero
             ours = float(part.quantity.evaluate(_statistics(values, np.arange(len(seeds)))))
             # A single seed has no interval, unless the paper used that seed alone.
             low, high = _interval(part, values, len(seeds)) if len(seeds) > 1 or paper_seeds else (np.nan, np.nan)
-        margin, verdict = _verdict(part, ours, low, high, paper_seeds)
-        findings.append(Finding(paper, ours, low, high, _effect(part, values), margin, verdict))
+        margin, verdict = _verdict(part, ours, low, high, paper_seeds, rounding(study.decimals))
+        findings.append(Finding(paper, ours, low, high, _effect(part, values), margin, verdict, study.decimals))
     return tuple(findings)
 
 
-def _verdict(part: Comparison, ours: float, low: float, high: float, paper_seeds: bool) -> tuple[float, Verdict]:
+def _verdict(
+    part: Comparison, ours: float, low: float, high: float, paper_seeds: bool, rounding_error: float
+) -> tuple[float, Verdict]:
     """Return the margin of a comparison and its verdict.
 
     An inequality is decided when the whole interval is on one side of the bound. Equality with a number of the paper is
     decided by the tolerance at the paper's seeds, and by the tolerance and the interval at other seeds.
     """
-    reach = part.tolerance + ROUNDING
+    reach = part.tolerance + rounding_error
     if not np.isfinite(ours):
         return 0.0, "undecided"
     if not np.isfinite([low, high]).all():
@@ -199,16 +202,17 @@ def _terminal_cell(judgement: Judgement) -> Text:
     if decisive.verdict != "not run":
         text.append(f"\n{_format_interval(decisive)}", style="default")
     if not np.isnan(decisive.paper):
-        text.append(f"\npaper {_number(decisive.paper)}", style="dim")
+        text.append(f"\npaper {_number(decisive.paper, decisive.decimals)}", style="dim")
     return text
 
 
 def _format_interval(finding: Finding) -> str:
-    return f"{_number(finding.ours)} [{_number(finding.low)}, {_number(finding.high)}]"
+    ours, low, high = (_number(value, finding.decimals) for value in (finding.ours, finding.low, finding.high))
+    return f"{ours} [{low}, {high}]"
 
 
-def _number(value: float) -> str:
-    return "–" if np.isnan(value) else f"{value:.3f}"
+def _number(value: float, decimals: int) -> str:
+    return "–" if np.isnan(value) else f"{value:.{decimals}f}"
 
 
 def ledger_frame(judgements: Sequence[Judgement]) -> pd.DataFrame:
@@ -229,7 +233,7 @@ def markdown(judgements: Sequence[Judgement]) -> str:
     rows = []
     for judgement in judgements:
         ours = "; ".join(map(_format_interval, judgement.findings))
-        paper = "; ".join(_number(finding.paper) for finding in judgement.findings)
+        paper = "; ".join(_number(finding.paper, finding.decimals) for finding in judgement.findings)
         claim, seeds = judgement.claim, format_seeds(judgement.seeds)
         rows.append(
             [claim.text, claim.source, judgement.reading or "–", seeds, f"**{judgement.verdict}**", paper, ours]

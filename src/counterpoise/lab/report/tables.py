@@ -15,7 +15,7 @@ from .markdown import markdown_table
 from .run_scores import rank_by_score, select_seeds
 
 AGREES = 0.0035  # VALUE_TOLERANCE plus the rounding of the paper's three digits
-ROUNDING = 5e-4  # the paper prints three digits
+DECIMALS = 3  # that a table prints by default
 
 METRIC_NAMES = {
     "macro": "macro score",
@@ -69,6 +69,7 @@ class Entry:
     tolerance: float = AGREES  # the largest difference that counts as agreement
     expected: int = 0  # the number of seeds of the table
     seeds: tuple[int, ...] = ()  # those of them that were run
+    decimals: int = DECIMALS
 
     @property
     def row(self) -> str:
@@ -86,24 +87,31 @@ class Entry:
         if self.count == 0 or self.mean != self.mean:
             return "–"
         seeds = f" ({format_seeds(self.seeds)})" if self.count < self.expected else ""
-        return format_mean_sd(self.mean, self.sd) + seeds
+        return format_mean_sd(self.mean, self.sd, self.decimals) + seeds
 
     def paper(self) -> str:
-        return "" if self.paper_mean is None else format_mean_sd(self.paper_mean, self.paper_sd)
+        return "" if self.paper_mean is None else format_mean_sd(self.paper_mean, self.paper_sd, self.decimals)
 
 
-def format_mean_sd(mean: float, sd: float | None) -> str:
+def rounding(decimals: int) -> float:
+    """Return the largest rounding error of a number with these decimals."""
+    return float(f"5e-{decimals + 1}")
+
+
+def format_mean_sd(mean: float, sd: float | None, decimals: int = DECIMALS) -> str:
     """Format a mean with its standard deviation, if there is one."""
-    return format_number(mean) + ("" if sd is None or sd != sd else f" ± {sd:,.{decimals(mean)}f}")
+    spread = "" if sd is None or sd != sd else f" ± {sd:,.{printed_decimals(mean, decimals)}f}"
+    return format_number(mean, decimals) + spread
 
 
-def format_number(value: float) -> str:
-    return "–" if value != value else f"{round(value, decimals(value)) + 0.0:,.{decimals(value)}f}"
+def format_number(value: float, decimals: int = DECIMALS) -> str:
+    digits = printed_decimals(value, decimals)
+    return "–" if value != value else f"{round(value, digits) + 0.0:,.{digits}f}"
 
 
-def decimals(value: float) -> int:
+def printed_decimals(value: float, decimals: int = DECIMALS) -> int:
     """Return how many decimals a table prints: none for large numbers."""
-    return 0 if abs(value) >= 1000 else 3
+    return 0 if abs(value) >= 1000 else decimals
 
 
 def format_seeds(seeds: Sequence[int]) -> str:
@@ -141,7 +149,7 @@ def _entry(study: Study, part: str, metric: str, method: str, condition: Conditi
     paper = study.paper.get(metric, {}).get(method, {}).get(condition.key)
     paper_mean, paper_sd = paper or (None, None)
     # The metrics of such a table have different scales: agreement is within two of the paper's standard deviations.
-    tolerance = 2 * paper[1] + ROUNDING if study.layout == "metrics" and paper else AGREES
+    tolerance = 2 * paper[1] + rounding(study.decimals) if study.layout == "metrics" and paper else AGREES
     if paper and math.isnan(paper[1]):
         tolerance = math.inf
     return Entry(
@@ -158,6 +166,7 @@ def _entry(study: Study, part: str, metric: str, method: str, condition: Conditi
         paper_sd=paper_sd,
         tolerance=tolerance,
         seeds=tuple(sorted(map(int, runs["seed"]))),
+        decimals=study.decimals,
     )
 
 
@@ -259,7 +268,7 @@ def higher_is_better(metric: str) -> bool | None:
 
 def _printed_value(entry: Entry, paper: bool) -> float | None:
     value = entry.paper_mean if paper else entry.mean if entry.count else None
-    return None if value is None or value != value else round(value, decimals(value))
+    return None if value is None or value != value else round(value, printed_decimals(value, entry.decimals))
 
 
 def caption(study: Study, grid: Grid, seeds: Sequence[int]) -> str:
@@ -320,7 +329,7 @@ def _terminal_cell(entry: Entry) -> Text:
 
 def csv(cells: Sequence[Entry]) -> str:
     frame = pd.DataFrame([vars(entry) | {"difference": entry.difference} for entry in cells])
-    return str(frame.drop(columns=["head", "tolerance", "expected", "seeds"]).round(6).to_csv(index=False))
+    return str(frame.drop(columns=["head", "tolerance", "expected", "seeds", "decimals"]).round(6).to_csv(index=False))
 
 
 def markdown(study: Study, cells: Sequence[Entry], seeds: Sequence[int]) -> str:

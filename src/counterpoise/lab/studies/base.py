@@ -114,6 +114,7 @@ class Study:
         metrics: Metrics of the tables.
         further_metrics: Metrics of a second table.
         ddof: Degrees of freedom that the paper subtracts in its standard deviations.
+        decimals: Decimals of the paper's numbers.
         layout: Columns of the tables: conditions, metrics, or one table of methods by rank.
         single_task_method: Label of the method that trains each task alone, with one run per task.
         paper_seeds_only: Whether the study runs at the paper's seeds only, unless the caller gives seeds.
@@ -140,6 +141,7 @@ class Study:
     metrics: tuple[str, ...] = ("macro",)
     further_metrics: tuple[str, ...] = ()
     ddof: int = 1
+    decimals: int = 3
     layout: Literal["conditions", "metrics", "ranks"] = "conditions"
     single_task_method: str = ""
     paper_seeds_only: bool = False

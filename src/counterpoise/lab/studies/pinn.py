@@ -183,6 +183,7 @@ def make_study(
         model=NETWORK,
         metrics=METRICS,
         further_metrics=FURTHER_METRICS,
+        decimals=4,
         layout="metrics",
         paper_seeds_only=True,
         rates=RATES,
