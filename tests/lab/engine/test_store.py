@@ -188,6 +188,36 @@ def test_a_damaged_checkpoint_warns_and_its_batch_starts_over(tmp_path: Path, da
     assert result_files(tmp_path / "damaged") == result_files(tmp_path / "uninterrupted")
 
 
+def test_a_pipe_in_place_of_a_checkpoint_is_replaced(tmp_path: Path) -> None:
+    batch, store = run_batch(epochs=1, seeds=1), Store(tmp_path)
+    path = store.batch_folder(batch.study, batch.key) / "checkpoint.pt"
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    with pytest.warns(CorruptWarning, match="starts over"):
+        execute(batch, tmp_path, checkpoint_seconds=0.0)
+    assert plan(batch.runs, store) == []
+
+
+def test_checkpoints_of_finished_runs_are_deleted(tmp_path: Path) -> None:
+    """A process can be killed after its last result, and its runs can be finished in other batches."""
+    first, second = run_batch(epochs=1, seeds=1).runs[:2]
+    store = Store(tmp_path)
+    batches = {"finished": [first], "half": [first, second], "unfinished": [second], "unknown": [], "starting": []}
+    for key, runs in batches.items():
+        if runs:
+            store.start_batch("test", key, runs)
+        store.batch_folder("test", key).mkdir(exist_ok=True)
+        if key != "starting":
+            store.save_progress("test", key, 1, 0.0)
+    execute(RunBatch((first,)), tmp_path)
+    store.delete_finished_batches("test")
+    assert sorted(path.name for path in (tmp_path / "test").glob("stack-*")) == [
+        "stack-half",
+        "stack-starting",
+        "stack-unfinished",
+    ]
+
+
 def test_the_result_of_another_run_is_rejected(tmp_path: Path) -> None:
     batch, store = run_batch(epochs=1, seeds=2), Store(tmp_path)
     execute(batch, tmp_path)

@@ -1,6 +1,7 @@
 """Verdicts of the ledger, tables, figures, and the files of a report."""
 
 import io
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -164,7 +165,11 @@ def test_report_shows_and_writes_everything(tmp_path: Path, monkeypatch: pytest.
     text = console.export_text()
     assert "Claims ledger" in text
     assert "agrees better with BPGS as released" in text
+    for name in ("tables/rescaling.csv", "figures/stress.png", "figures/stress.pdf"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        os.mkfifo(tmp_path / name)  # is replaced: nobody reads it
     written = report.write(tmp_path)
+    assert all(path.is_file() for path in written)
     names = {path.name for path in written}
     assert {"ledger.csv", "ledger.md", "stress.png", "degradation.pdf", "heterogeneous.png", "rescaling.tex"} <= names
     assert {path.with_suffix(".pdf").name for path in written if path.suffix == ".png"} <= names

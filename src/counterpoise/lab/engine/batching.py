@@ -176,6 +176,8 @@ def _execute(
     if state is not None:
         trainer.load_state_dict(state)
     torchrun.barrier()  # all ranks must have read the checkpoint before rank 0 overwrites it
+    if torchrun.is_main_process():
+        store.start_batch(study, key, batch.runs)
     saved, pause = time.monotonic(), checkpoint_seconds
     while not trainer.done:
         trainer.train_epoch()

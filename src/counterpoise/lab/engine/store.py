@@ -4,9 +4,10 @@ import contextlib
 import hashlib
 import io
 import json
+import os
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from ..files import parse_json, read_regular, write_atomic
 from .config import Run
 from .run_content import check_content
 
-DESCRIPTION, HISTORY, RESULT, CHECKPOINT, PROGRESS, CIRCUMSTANCES = (
+DESCRIPTION, HISTORY, RESULT, CHECKPOINT, PROGRESS, CIRCUMSTANCES, MEMBERS = (
     "run.json",
     "history.json",
     "result.json",
     "checkpoint.pt",
     "progress.json",
     "circumstances.json",
+    "members.json",
 )
 
 
@@ -34,8 +36,8 @@ class CorruptWarning(UserWarning):
 class Store:
     """A folder of runs.
 
-    A run has the files root/study/key/{run,history,result}.json. The checkpoint and the progress of a batch of runs are
-    in root/study/stack-key/ until the batch is finished.
+    A run has the files root/study/key/{run,history,result}.json. The checkpoint, the progress and the run keys of a
+    batch are in root/study/stack-key/ until the batch is finished.
     """
 
     def __init__(self, root: Path | str) -> None:
@@ -120,6 +122,11 @@ class Store:
     def batch_folder(self, study: str, key: str) -> Path:
         return self.root / study / f"stack-{key}"
 
+    def start_batch(self, study: str, key: str, runs: Sequence[Run]) -> None:
+        """Write which runs a batch consists of, before any other file of the batch."""
+        body = encode([run.key for run in runs]).encode()
+        write_atomic(self.batch_folder(study, key) / MEMBERS, body, durable=False, to_pipes=False)
+
     def save_checkpoint(self, study: str, key: str, state: dict[str, Any]) -> None:
         buffer = io.BytesIO()
         torch.save(state, buffer)
@@ -132,7 +139,7 @@ class Store:
         path = self.batch_folder(study, key) / CHECKPOINT
         if not path.exists():
             return None
-        content = read_regular(path)
+        content = path.read_bytes() if path.is_file() else b""  # reading a pipe could block
         saved, payload = content[:64], content[64:]
         if digest(payload).encode() != saved:
             warnings.warn(f"{path} is damaged: its batch of runs starts over", CorruptWarning, stacklevel=2)
@@ -159,6 +166,21 @@ class Store:
 
     def delete_checkpoint(self, study: str, key: str) -> None:
         shutil.rmtree(self.batch_folder(study, key), ignore_errors=True)
+
+    def delete_finished_batches(self, study: str) -> None:
+        """Delete the checkpoints of batches whose runs are all finished, and those of unknown runs.
+
+        They remain if a process was killed before it deleted them, or if the runs were finished in other batches.
+        """
+        for folder in (self.root / study).glob("stack-*"):
+            if not any(os.path.lexists(folder / name) for name in (MEMBERS, PROGRESS, CHECKPOINT)):
+                continue  # empty: its batch may be about to start in another process
+            try:
+                members = [str(key) for key in parse_json(read_regular(folder / MEMBERS))]
+            except (OSError, ValueError, TypeError):
+                members = []
+            if all((self.root / study / key / RESULT).exists() for key in members):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_run_folder(folder: Path) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:

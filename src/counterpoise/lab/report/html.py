@@ -53,7 +53,7 @@ def write_page(collected: CollectedRuns, folder: Path) -> list[Path]:
         page.sort()
         index = folder / "index.html"
         # Names of folders may contain bytes that are not valid UTF-8.
-        write_atomic(index, render_page(page, collected).encode(errors="replace"), durable=False)
+        write_atomic(index, render_page(page, collected).encode(errors="replace"), durable=False, to_pipes=False)
     return [index, *page.files]
 
 

@@ -113,7 +113,7 @@ class Report:
         parts = sorted(Path(name).stem for name in texts if name.endswith(".tex"))
         texts["tables/all.tex"] = latex.document(parts)
         for name, text in texts.items():
-            write_atomic(folder / name, text.encode(), durable=False)
+            write_atomic(folder / name, text.encode(), durable=False, to_pipes=False)
         return [folder / name for name in texts]
 
     def study_texts(self, study: Study) -> dict[str, str]:

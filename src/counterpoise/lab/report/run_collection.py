@@ -14,7 +14,7 @@ import pandas as pd
 from ..engine import Run
 from ..engine.archive import READ_ERRORS, SUFFIX, ArchivedRun, RunFolder, read_archive
 from ..engine.config import parse_run
-from ..engine.store import CHECKPOINT, DESCRIPTION, PROGRESS, RESULT
+from ..engine.store import CHECKPOINT, DESCRIPTION, MEMBERS, PROGRESS, RESULT
 from ..files import parse_json, read_regular
 from ..studies import STUDIES
 from .recorded_scores import PATTERN, ScoresError, is_score_table, read_scores, study_name
@@ -110,7 +110,7 @@ def _search_folder(collected: CollectedRuns, folder: Path, top: bool) -> bool:
     if _has(folder, DESCRIPTION) or _has(folder, RESULT):
         _add_run_folder(collected, folder)
         return True
-    if _has(folder, CHECKPOINT) or _has(folder, PROGRESS):
+    if any(_has(folder, name) for name in (MEMBERS, CHECKPOINT, PROGRESS)):
         collected.add_problem(folder, "partial", f"training has not finished: {_progress(folder)}")
         return True
     tables = sorted(path for path in (folder / "runs").glob(PATTERN) if is_score_table(path))

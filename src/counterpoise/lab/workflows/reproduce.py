@@ -153,6 +153,8 @@ def _train(
             loggers.log(run for batch in ended for run in batch.runs)
 
         run_batches(batches, out, workers, on_progress)
+    for study in {run.study for run in runs}:
+        store.delete_finished_batches(study)
 
 
 def _write_report(report: Report, out: Path, names: list[str], options: dict[str, Any], quick: bool) -> list[Path]:
@@ -162,7 +164,8 @@ def _write_report(report: Report, out: Path, names: list[str], options: dict[str
     try:
         files = [*report.write(out / "report"), path]
         text = f"{provenance(names, options, quick)}\n{machine_table(out, names)}"
-        write_atomic(path, text.encode(errors="replace"))  # circumstances may contain unpaired surrogates
+        # Circumstances may contain unpaired surrogates.
+        write_atomic(path, text.encode(errors="replace"), to_pipes=False)
     except OSError as error:
         raise ReportError(
             f"{describe_os_error(error)}. All runs are finished and kept in {out}: the same command writes the report"

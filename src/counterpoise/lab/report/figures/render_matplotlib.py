@@ -89,11 +89,11 @@ def save_figure(spec: FigureSpec, path: Path) -> None:
     figure.set_layout_engine("none")
     content = io.BytesIO()
     canvas.print_png(content)
-    write_atomic(png, content.getvalue(), durable=False)
+    write_atomic(png, content.getvalue(), durable=False, to_pipes=False)
     content = io.BytesIO()
     canvas = FigureCanvasPdf(figure)
     canvas.print_pdf(content, metadata={"CreationDate": None})
-    write_atomic(pdf, content.getvalue(), durable=False)
+    write_atomic(pdf, content.getvalue(), durable=False, to_pipes=False)
 
 
 def render(spec: FigureSpec) -> Figure:
