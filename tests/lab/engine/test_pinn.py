@@ -9,6 +9,7 @@ import torch
 
 import counterpoise as cp
 from counterpoise.lab.engine import Recipe, Run, Schedule, Store, execute, make_run_batches, recipe, spec
+from counterpoise.lab.engine.aligned_jacobi import AlignedJacobi
 from counterpoise.lab.engine.balancer_groups import BalancerGroups
 from counterpoise.lab.engine.pinn import PinnTrainer
 from counterpoise.lab.engine.pinn_workload import PinnWorkload
@@ -76,6 +77,20 @@ def test_linear_losses_have_the_given_gradients() -> None:
     losses = linear_losses(parameter, torch.rand(2, 3), gradients)
     cp.Static(3, batch_shape=2).backward(losses, shared=[parameter])
     torch.testing.assert_close(parameter.grad, gradients.sum(1))
+
+
+@pytest.mark.parametrize("tasks", [2, 3, 9])
+def test_aligned_mtl_by_jacobi_rotations_equals_that_of_the_library(tasks: int) -> None:
+    jacobian = (
+        torch.randn(5, tasks, 20, generator=torch.Generator().manual_seed(0)) * torch.logspace(0, 2, tasks)[:, None]
+    )
+    weights = []
+    for build in (cp.AlignedMTL, AlignedJacobi):
+        parameter = torch.zeros(5, 20, requires_grad=True)
+        balancer = build(tasks, batch_shape=5)
+        balancer.backward(linear_losses(parameter, torch.ones(5, tasks), jacobian), shared=[parameter])
+        weights.append(balancer.weights)
+    torch.testing.assert_close(weights[1], weights[0], rtol=1e-4, atol=1e-6)
 
 
 def test_a_run_does_not_depend_on_the_others_of_its_stack() -> None:

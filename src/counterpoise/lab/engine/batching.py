@@ -28,9 +28,6 @@ from .workloads import WORKLOADS
 MAX_RUNS = {("loss", "cpu"): 30, ("gradient", "cpu"): 10, ("loss", "cuda"): 4096, ("gradient", "cuda"): 4096}
 """Runs per batch. On a CPU larger batches are hardly faster, and smaller ones keep all processes busy."""
 
-UNCAPTURABLE = ("aligned-mtl",)
-"""Methods that synchronise with the device, so that a CUDA graph cannot contain their step."""
-
 CHECKPOINT_SECONDS = 5.0
 CHECKPOINT_SHARE = 0.05  # the largest share of the time spent on checkpoints, which may take long to write
 
@@ -81,9 +78,9 @@ def batch_key(run: Run) -> tuple[object, ...]:
 
     Learning rates, decays and clips may differ. Each gradient-space method has its own batches, because it combines the
     gradients of a whole batch. On differential equations these methods can be mixed; they are kept apart from the
-    others, because some of their solvers take longer than a step of the network or cannot be captured. These runs are
-    trained alone: runs in fp16, where the overflow of one replica would skip the step of all, and runs of dense
-    prediction. Profiled runs of one seed take turns in one process.
+    others, because some of their solvers take longer than a step of the network. These runs are trained alone: runs in
+    fp16, where the overflow of one replica would skip the step of all, and runs of dense prediction. Profiled runs of
+    one seed take turns in one process.
     """
     if is_profiled(run):
         return run.study, run.data, run.model, run.schedule, run.device, run.seed
@@ -91,7 +88,7 @@ def batch_key(run: Run) -> tuple[object, ...]:
         return (run.key,)
     method: tuple[object, ...] | str | None = None
     if is_pinn(run):
-        method = describe(run.recipe.name).space if run.recipe.name not in UNCAPTURABLE else "uncapturable"
+        method = describe(run.recipe.name).space
     elif _space(run) == "gradient":
         method = balancer_structure(run.recipe)
     schedule = replace(run.schedule, lr=0.0, weight_decay=0.0, clip=None)

@@ -5,6 +5,7 @@ from typing import Any
 import counterpoise as cp
 from counterpoise.registry import Method
 
+from .aligned_jacobi import AlignedJacobi
 from .nash_authors import NashAuthors
 from .scaled_sum import ScaledSum
 
@@ -15,6 +16,14 @@ LAB_METHODS = {
         "gradient",
         "Subedi 2026, baseline",
         "Nash-MTL with an undamped iteration and a clip of the scaled gradient, as in the paper's experiments",
+        ("shared",),
+    ),
+    "aligned-jacobi": Method(
+        "aligned-jacobi",
+        AlignedJacobi,
+        "gradient",
+        "Senushkin et al. 2023",
+        "Aligned-MTL without synchronisation with the device",
         ("shared",),
     ),
     "scaled-sum": Method(

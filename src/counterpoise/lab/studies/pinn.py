@@ -59,7 +59,7 @@ GRADIENT_SPACE: dict[str, Recipe] = {
     "PCGrad": recipe("pcgrad"),
     "MGDA": recipe("mgda"),
     "CAGrad": recipe("cagrad"),
-    "Aligned-MTL": recipe("aligned-mtl"),
+    "Aligned-MTL": recipe("aligned-jacobi"),
     "DCGD": recipe("dcgd"),
     "DCGD + LRA": recipe("dcgd", weighting=LRA),
     "DCGD + NTK": recipe("dcgd", weighting=recipe("ntk")),
