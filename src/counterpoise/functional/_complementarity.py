@@ -7,20 +7,25 @@ Three algorithms find the support: block principal pivoting, enumeration of all 
 section "Linear complementarity" of `docs/numerics.md` says when each is used.
 """
 
+import itertools
+
 import torch
 from torch import Tensor
 
 from . import _tolerances as tolerances
 from ._gram import can_sync, identity
 from ._interior_point import solve_interior_point
+from ._linear_systems import shift_to_definite, solve
 
 
-def complementarity(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+def complementarity(matrix: Tensor, offset: Tensor, *, rounding: float = 0.0) -> tuple[Tensor, Tensor]:
     """Solve linear complementarity problems: x ≥ 0, y = Mx + q ≥ 0, xᵀy = 0.
 
     Args:
         matrix (Tensor): Positive semi-definite matrices M with a diagonal of about 1, shape (B, T, T).
         offset (Tensor): K offsets q for each matrix, as columns, shape (B, T, K).
+        rounding (float, optional): Absolute value of a negative eigenvalue that is attributed to rounding. On the CPU,
+            a matrix with such an eigenvalue is shifted to be positive definite if pivoting fails. Default: 0.0.
 
     Returns:
         tuple[Tensor, Tensor]: The solutions x, shape (B, T, K), and a boolean mask (B, K) that is True where none was
@@ -36,7 +41,7 @@ def complementarity(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
         problems. https://doi.org/10.1016/0305-0548(94)90106-6
     """
     if can_sync(matrix):
-        return _solve_by_pivoting(matrix, offset)
+        return _solve_by_pivoting(matrix, offset, rounding)
     if can_enumerate_supports(matrix):
         return _solve_on_all_supports(matrix, offset)
     batch, tasks, count = offset.shape
@@ -45,16 +50,12 @@ def complementarity(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
     return x.view(batch, count, tasks).mT, unsolved.view(batch, count)
 
 
-def _solve_by_pivoting(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+def _solve_by_pivoting(matrix: Tensor, offset: Tensor, rounding: float) -> tuple[Tensor, Tensor]:
     """Solve on a guessed support and move every variable of the wrong sign to the other side, until none is left."""
-    eye = identity(matrix)
-    expanded = matrix.unsqueeze(1)
     negated = -offset
     free = offset < 0
     for _ in range(tolerances.BLOCK_ROUNDS):
-        rows = free.mT.unsqueeze(-1)  # (B, K, T, 1)
-        right = torch.where(free, negated, 0.0)
-        x = torch.linalg.solve_ex(masked_system(rows, expanded, eye), right.mT.unsqueeze(-1))[0].squeeze(-1).mT
+        x = _solve_on_supports(matrix, free, negated)
         # y is 0 where x is free and x is 0 elsewhere, so x + y has the sign of the one that is not 0.
         wrong = _has_wrong_sign(torch.baddbmm(offset, matrix, x).add_(x), x)
         if not bool(wrong.any()):
@@ -63,9 +64,22 @@ def _solve_by_pivoting(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
     unsolved = wrong.any(-2)
     rest = unsolved.nonzero(as_tuple=True)
     columns = x.mT.clamp_min(0.0)
-    solutions, failed = _solve_by_interior_point(matrix[rest[0]], offset.mT[rest].unsqueeze(-1))
+    definite = shift_to_definite(matrix, unsolved.any(-1), rounding) if rounding > 0 else matrix
+    solutions, failed = _solve_by_interior_point(definite[rest[0]], offset.mT[rest].unsqueeze(-1))
     columns[rest], unsolved[rest] = solutions.squeeze(-1), failed.flatten()
     return columns.mT, unsolved
+
+
+def _solve_on_supports(matrix: Tensor, free: Tensor, right: Tensor) -> Tensor:
+    """Solve Mx = b for the free variables of each column of b and `free` (B, T, K). The other variables are 0."""
+    if matrix.shape[-1] <= tolerances.BATCHED_TASKS:
+        systems = masked_system(free.mT.unsqueeze(-1), matrix.unsqueeze(1), identity(matrix))
+        return solve(systems, torch.where(free, right, 0.0).mT.unsqueeze(-1)).squeeze(-1).mT
+    x = torch.zeros_like(right)  # large systems are solved one by one, so that each can have its own size
+    for b, k in itertools.product(range(right.shape[0]), range(right.shape[-1])):
+        index = free[b, :, k].nonzero().flatten()
+        x[b, index, k] = torch.linalg.solve_ex(matrix[b, index][:, index], right[b, index, k])[0]
+    return x
 
 
 def _solve_by_interior_point(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,7 +89,7 @@ def _solve_by_interior_point(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Te
     """
     inner, y, unsolved = solve_interior_point(matrix, offset)
     free = inner > y
-    x = torch.linalg.solve_ex(masked_system(free, matrix, identity(matrix)), torch.where(free, -offset, 0.0))[0]
+    x = solve(masked_system(free, matrix, identity(matrix)), torch.where(free, -offset, 0.0))
     exact = ~_has_wrong_sign(torch.baddbmm(offset, matrix, x).add_(x), x).any(-2, keepdim=True)
     return torch.where(exact, x.clamp_min(0.0), inner), unsolved & ~exact
 
@@ -84,7 +98,7 @@ def _solve_on_all_supports(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tens
     """Solve on every support and keep the solution whose signs are violated least."""
     expanded, free = matrix.unsqueeze(1), all_supports(matrix)
     offsets = offset.unsqueeze(1)
-    x = torch.linalg.solve_ex(masked_system(free, expanded, identity(matrix)), torch.where(free, -offsets, 0.0))[0]
+    x = solve(masked_system(free, expanded, identity(matrix)), torch.where(free, -offsets, 0.0))
     violation = (-(expanded @ x + offsets + x)).amax(-2).nan_to_num(torch.inf)
     least, best = violation.min(1)
     x = x.take_along_dim(best[:, None, None], 1).squeeze(1)

@@ -55,6 +55,11 @@ class NormalisedGram(NamedTuple):
     ridge: float
 
     @property
+    def rounding(self) -> float:
+        """The absolute value of a negative eigenvalue of `cosines` that is attributed to rounding of the input."""
+        return min(tolerances.ROUNDING_RIDGES * self.ridge, tolerances.ROUNDING_LIMIT)
+
+    @property
     def cosines_without_ridge(self) -> Tensor:
         """The cosines to compute a residual with."""
         return self.cosines - self.ridge * identity(self.cosines)

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from . import _tolerances as tolerances
 from ._gram import can_sync, identity
+from ._linear_systems import solve
 
 
 def solve_interior_point(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -27,7 +28,7 @@ def solve_interior_point(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor
             break
         target = ((x * y).mean(-2, keepdim=True) * centring).clamp_min(tolerances.CENTRING_FLOOR) / x
         slopes = y / x
-        dx = torch.linalg.solve_ex(torch.addcmul(matrix, eye, slopes), target - values)[0]
+        dx = solve(torch.addcmul(matrix, eye, slopes), target - values)
         dy = torch.addcmul(target - y, slopes, dx, value=-1)
         fraction = tolerances.BOUNDARY_FRACTION
         length = -fraction / torch.minimum(dx / x, dy / y).amin(-2, keepdim=True).clamp_max(-fraction)

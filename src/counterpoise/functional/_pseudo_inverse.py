@@ -4,28 +4,52 @@ import torch
 from torch import Tensor
 
 from . import _tolerances as tolerances
-from ._gram import NormalisedGram, can_sync, identity
+from ._gram import can_sync, identity
+from ._linear_systems import smallest_eigenvalue, solve
 
 
-def solve_least_squares(parts: NormalisedGram, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Return x = C⁺p and Cx for the cosines C (B, T, T) and a column p (B, T, 1).
+def eigenvalue_cut(ridge: float) -> float:
+    """Return the eigenvalue of the cosines below which gradients count as dependent."""
+    return tolerances.DEPENDENT_RIDGES * min(ridge, tolerances.DEPENDENT_RIDGE_LIMIT)
 
-    Eigenvalues of C below 1e-5 for float32 or 1e-12 for float64 input count as zero. Cx is p itself where no
-    eigenvalue is that small, and otherwise the projection of p on the range of C. C must be free of a ridge.
+
+def largest_regular_trace(cut: float) -> float:
+    """Return the trace of the inverse, the sum of the reciprocal eigenvalues, below which none is near the cut."""
+    return tolerances.REGULAR_MARGIN / cut
+
+
+def solve_least_squares(cosines: Tensor, right: Tensor, cut: float, *, ridge: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Return x = C⁺p and Cx for cosines C (B, T, T) and a column p (B, T, 1).
+
+    Eigenvalues of C below the cut count as zero; `ridge` is what the diagonal of `cosines` has been increased by. Cx is
+    p itself, the same tensor, if no matrix of the batch has such an eigenvalue, and otherwise the projection of p on
+    the range of C.
     """
-    cosines, eye = parts.cosines, identity(parts.cosines)
-    cut = tolerances.DEPENDENT_RIDGES * min(parts.ridge, tolerances.DEPENDENT_RIDGE_LIMIT)
+    eye = identity(cosines)
     if can_sync(cosines):
-        columns = torch.linalg.solve_ex(cosines, torch.cat((right, eye.expand_as(cosines)), -1))[0]
-        # The trace of the inverse is the sum of the reciprocal eigenvalues.
-        trace = columns[..., 1:].diagonal(dim1=-2, dim2=-1).sum(-1)
-        if bool(((trace > 0) & (trace < tolerances.REGULAR_MARGIN / cut)).all()):
+        columns = solve(cosines, torch.cat((right, eye.expand_as(cosines)), -1))
+        diagonal = columns[..., 1:].diagonal(dim1=-2, dim2=-1)
+        if bool(((diagonal.amin(-1) > 0) & (diagonal.sum(-1) < largest_regular_trace(cut))).all()):
             return columns[..., :1], right
-    # McWeeny's purification turns τ(C + τ)⁻¹ into the projection on the null space: see `docs/numerics.md`.
-    null = torch.linalg.solve_ex(cosines + cut * eye, (cut * eye).expand_as(cosines))[0]
+    null = null_space_projection(cosines - ridge * eye if ridge else cosines, cut)
+    reached = right - torch.bmm(null, right)
+    x = solve(cosines + null, reached)
+    return x - torch.bmm(null, x), reached
+
+
+def null_space_projection(cosines: Tensor, cut: float) -> Tensor:
+    """Return the projection on the eigenvectors of the cosines (B, T, T) whose eigenvalues are below `cut`.
+
+    McWeeny's purification turns τ(C + τ)⁻¹ into that projection without an eigendecomposition, which would wait for a
+    device: see `docs/numerics.md`. It diverges for eigenvalues below −τ/5, so that on the CPU such a matrix gets a
+    larger τ. Eigenvalues that small are caused by rounding, and so are positive ones of that size.
+    """
+    eye = identity(cosines)
+    tau: Tensor | float = cut
+    if can_sync(cosines):
+        tau = (-tolerances.PURIFICATION_MARGIN * smallest_eigenvalue(cosines)).clamp_min(cut)
+    null = solve(cosines + tau * eye, (tau * eye).expand_as(cosines))
     for _ in range(tolerances.PURIFICATIONS):
         square = torch.bmm(null, null)
         null = torch.baddbmm(square, square, null, beta=3.0, alpha=-2.0)
-    reached = right - torch.bmm(null, right)
-    x = torch.linalg.solve_ex(cosines + null, reached)[0]
-    return x - torch.bmm(null, x), reached
+    return null

@@ -9,9 +9,14 @@ TINY = 1e-300  # lower bound of a divisor that may vanish
 # Normalisation of the Gram matrix (`_gram`)
 RIDGE_FLOOR = 1e-13  # smallest ridge, for float64 input
 RIDGE_EPS = 8  # ridge in units of the input's machine epsilon: the rounding error of a normalised entry
+ROUNDING_RIDGES = 100  # negative eigenvalues in ridges that are attributed to the rounding of sums of many products
+ROUNDING_LIMIT = 1e-4  # upper bound of such an eigenvalue, for half precision
 COMPARABLE_SQUARES = 1e12  # ratio of squared norms up to which no entry of the matrix needs a guard
 PYTHON_COMPARISONS = 64  # numbers up to which a Python loop is faster than a tensor reduction
 DEVICE_ROUNDS_DIVISOR = 3  # a device runs a third of the rounds, enough for all but the most degenerate matrices
+
+# Linear systems (`_linear_systems`)
+BATCHED_TASKS = 128  # tasks up to which a CPU solves a batch in one call: with several threads, MKL fails from 151
 
 # Linear complementarity (`_complementarity`)
 BLOCK_ROUNDS = 10  # block pivoting converges in fewer rounds or is likely to cycle
@@ -48,6 +53,7 @@ DEPENDENT_RIDGES = 10  # eigenvalues of the cosines below this many ridges count
 DEPENDENT_RIDGE_LIMIT = 1e-4  # upper bound of the ridge used there: half precision would discard every eigenvalue
 REGULAR_MARGIN = 0.1  # the trace of the inverse times the cut stays below this if no eigenvalue is near the cut
 PURIFICATIONS = 4  # McWeeny steps that turn the filtered matrix into a projection
+PURIFICATION_MARGIN = 5  # purification converges down to eigenvalues of −τ divided by this
 WEIGHT_SUM = 1e-6  # Σα / Σ|α| below which weights are divided by Σ|α|: the sum is negative or all but zero
 VANISHED_SHARE = 1e-4  # share of the vector 1 in the range of the cosines below which the direction is zero
 EQUAL_SHARE = 1e-6  # distance of that share from 1 up to which projections are equal

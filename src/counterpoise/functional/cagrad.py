@@ -41,6 +41,7 @@ from ._gram import (
     normalise_gram,
     without_autograd,
 )
+from ._linear_systems import shift_to_definite, solve
 
 
 class _Problem(NamedTuple):
@@ -82,10 +83,11 @@ def cagrad(gram: Tensor, *, alpha: float = 0.4, rescale: bool = True, preference
     Returns:
         Solution: The weights, shape (…, T).
 
-        `solved` is False if `gram` is not positive semi-definite, and on a device for more than ten tasks if pivoting
-        does not converge. The direction is then the nearest one with ⟨g_i, d⟩ ≥ 0, shortened to fit into the ball. The
-        residual is the largest of the violation of ⟨g_i, d⟩ ≥ μ relative to ‖g_i‖‖g₀‖, of ‖d − g₀‖ ≤ α‖g₀‖ relative to
-        the radius, and, above 2δ, of the duality gap relative to ‖g₀‖ and the smallest norm.
+        `solved` is False if `gram` is not positive semi-definite (if its cosines have an eigenvalue below about −1e-4
+        for float32 or −1e-11 for float64 input, which rounding does not explain), and on a device for more than ten
+        tasks if pivoting does not converge. The direction is then the nearest one with ⟨g_i, d⟩ ≥ 0, shortened to fit
+        into the ball. The residual is the largest of the violation of ⟨g_i, d⟩ ≥ μ relative to ‖g_i‖‖g₀‖, of ‖d − g₀‖ ≤
+        α‖g₀‖ relative to the radius, and, above 2δ, of the duality gap relative to ‖g₀‖ and the smallest norm.
 
     Example:
         >>> cagrad(torch.eye(2), rescale=False).weights  # symmetric: 1 + α times the mean
@@ -168,7 +170,9 @@ def _solve_problem(problem: _Problem, parts: NormalisedGram) -> _Candidate:
     candidate = _solve_by_pivoting(problem, parts)
     hard = candidate.unsolved | candidate.near_stationary
     if bool(hard.any()):
-        _solve_again(problem, candidate, hard.flatten().nonzero().flatten())
+        hard = hard.flatten()
+        problem = problem._replace(cosines=shift_to_definite(problem.cosines, hard, parts.rounding))
+        _solve_again(problem, candidate, hard.nonzero().flatten())
     elif parts.present is None:
         return candidate
     return _handle_stationarity(problem, parts, candidate)
@@ -206,8 +210,9 @@ def _solve_by_pivoting(problem: _Problem, parts: NormalisedGram) -> _Candidate:
         if all_converged(wrong):
             break
         free = free ^ wrong
-    # A negative discriminant means that too many variables are free to stay within the ball.
-    unsolved = wrong.any(-2, keepdim=True) | (discriminant < 0)
+    # A negative discriminant means that too many variables are free to stay within the ball, and a negative curvature
+    # that rounding has made the matrix indefinite.
+    unsolved = wrong.any(-2, keepdim=True) | (discriminant < 0) | (curvature < 0)
     if parts.present is not None:
         # Where norms differ by many orders of magnitude, μ may have lost its digits.
         unsolved = unsolved | ((_length(matrix, x) - radius).abs() > tolerances.RADIUS_ERROR * radius)
@@ -224,7 +229,7 @@ def _solve_on_support(
     Returns x, its slope dx/dμ, μ, and the curvature and the discriminant of the equation for μ.
     """
     right = torch.where(free, sides, 0.0)
-    left = torch.linalg.solve_ex(masked_system(free, matrix, eye), right)[0]
+    left = solve(masked_system(free, matrix, eye), right)
     slope, base = left.split(1, -1)
     mu, curvature, discriminant = _solve_for_mu(torch.bmm(right.mT, left), radius)
     return torch.addcmul(base, mu, slope), slope, mu, curvature, discriminant
@@ -324,7 +329,8 @@ def _nearest_and_shortest(problem: _Problem, parts: NormalisedGram) -> tuple[Ten
     """
     matrix, ratios, products, _ = problem
     both = torch.cat((matrix, torch.addcmul(matrix, ratios, ratios.mT)))
-    nearest, shortest = complementarity(both, torch.cat((products, -ratios)))[0].chunk(2)
+    solutions, _ = complementarity(both, torch.cat((products, -ratios)), rounding=parts.rounding)
+    nearest, shortest = solutions.chunk(2)
     norm = _length(parts.cosines_without_ridge, shortest) / torch.bmm(ratios.mT, shortest).clamp_min(tolerances.TINY)
     if parts.present is not None:
         norm = torch.where((parts.present & (parts.norms == 0)).any(-2, keepdim=True), 0.0, norm)

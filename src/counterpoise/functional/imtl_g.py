@@ -8,9 +8,7 @@ from . import _tolerances as tolerances
 from ._gram import (
     NormalisedGram,
     Solution,
-    can_sync,
     cast_weights,
-    identity,
     make_solution,
     norm_ratios,
     normalise_gram,
@@ -18,6 +16,7 @@ from ._gram import (
     without_autograd,
 )
 from ._masking import output_dtype
+from ._pseudo_inverse import eigenvalue_cut, largest_regular_trace, solve_least_squares
 
 
 def imtl_g(gram: Tensor) -> Solution:
@@ -38,8 +37,8 @@ def imtl_g(gram: Tensor) -> Solution:
     Returns:
         Solution: The weights, shape (…, T), which may be negative. A zero gradient gets weight 0.
 
-        `solved` is False for dependent gradients and where the weights were divided by Σ|α|. The residual is the
-        spread of the projections relative to √Σ α_j²G_jj.
+        `solved` is False where the projections are not equal, because the gradients depend on each other, and where the
+        weights were divided by Σ|α|. The residual is the spread of the projections relative to √Σ α_j²G_jj.
 
     Example:
         >>> imtl_g(torch.tensor([[1.0, 0.0], [0.0, 4.0]])).weights
@@ -74,7 +73,7 @@ def imtl_g_weights(gram: Tensor) -> Tensor:
         Liu et al., Towards Impartial Multi-task Learning. https://openreview.net/forum?id=IMPnRXEWpvr
     """
     ridge = rounding_ridge(gram)
-    single = _scalar_fast_path.imtl_g_weights(gram, ridge, _largest_regular_trace(ridge))
+    single = _scalar_fast_path.imtl_g_weights(gram, ridge, largest_regular_trace(eigenvalue_cut(ridge)))
     if single is not None:
         return torch.tensor(single, dtype=output_dtype(gram))
     return cast_weights(gram, _solve(gram)[0])
@@ -85,49 +84,15 @@ def _solve(gram: Tensor) -> tuple[Tensor, NormalisedGram, Tensor, Tensor]:
     """Return the weights, the normalised matrix, x = ‖g‖α up to a factor, and a mask of the solved problems."""
     parts = normalise_gram(gram)
     ones = torch.ones_like(parts.norms) if parts.present is None else (parts.inverse > 0).to(parts.norms.dtype)
-    right = torch.cat((ones, identity(parts.cosines).expand_as(parts.cosines)), -1)
-    columns = torch.linalg.solve_ex(parts.cosines, right)[0]
-    scaled, inverse = columns[..., :1], columns[..., 1:]
+    scaled, reached = solve_least_squares(parts.cosines, ones, eigenvalue_cut(parts.ridge), ridge=parts.ridge)
     equal = None
-    if not (can_sync(gram) and _are_regular(inverse, _largest_regular_trace(parts.ridge))):
-        scaled, equal = _solve_least_squares(parts, ones, scaled)
+    if reached is not ones:
+        share = (ones * reached).sum(-2, keepdim=True) / ones.sum(-2, keepdim=True).clamp_min(1.0)
+        # If C⁺1 is negligible, combine the gradients to zero.
+        scaled = torch.where(share > tolerances.VANISHED_SHARE, scaled, ones - reached)
+        equal = (share > 1 - tolerances.EQUAL_SHARE) | (share <= tolerances.VANISHED_SHARE)
     weights = scaled * (parts.inverse if parts.present is None else norm_ratios(parts))
     total, size = weights.sum(-2, keepdim=True), weights.norm(1, -2, keepdim=True)
     positive = total > tolerances.WEIGHT_SUM * size
     weights = weights / torch.where(positive, total, size)
     return weights, parts, scaled, positive if equal is None else positive & equal
-
-
-def _eigenvalue_cut(ridge: float) -> float:
-    """Return the eigenvalue of the cosines below which gradients count as dependent."""
-    return tolerances.DEPENDENT_RIDGES * min(ridge, tolerances.DEPENDENT_RIDGE_LIMIT)
-
-
-def _largest_regular_trace(ridge: float) -> float:
-    return tolerances.REGULAR_MARGIN / _eigenvalue_cut(ridge)
-
-
-def _are_regular(inverse: Tensor, largest_trace: float) -> bool:
-    """Return whether no eigenvalue is near the cut: the trace of the inverse is the sum of their reciprocals."""
-    trace = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
-    return bool(((trace > 0) & (trace < largest_trace)).all())
-
-
-def _solve_least_squares(parts: NormalisedGram, ones: Tensor, scaled: Tensor) -> tuple[Tensor, Tensor]:
-    """Return x = C⁺1 and a mask of the solved problems. Where C⁺1 is negligible, return `scaled` instead (d is then 0).
-
-    McWeeny's purification of τ(C + τ)⁻¹ gives the projection on the null space of C without an eigendecomposition,
-    which would wait for the device. See `docs/numerics.md`.
-    """
-    eye = identity(parts.cosines)
-    tau = _eigenvalue_cut(parts.ridge)
-    null = torch.linalg.solve_ex(parts.cosines_without_ridge + tau * eye, (tau * eye).expand_as(parts.cosines))[0]
-    for _ in range(tolerances.PURIFICATIONS):
-        square = torch.bmm(null, null)
-        null = torch.baddbmm(square, square, null, beta=3.0, alpha=-2.0)
-    range_projection = eye - null
-    reached = torch.bmm(range_projection, ones)
-    x = torch.bmm(range_projection, torch.linalg.solve_ex(parts.cosines, reached)[0])
-    share = (ones * reached).sum(-2, keepdim=True) / ones.sum(-2, keepdim=True).clamp_min(1.0)
-    vanished = share <= tolerances.VANISHED_SHARE
-    return torch.where(share > tolerances.VANISHED_SHARE, x, scaled), (share > 1 - tolerances.EQUAL_SHARE) | vanished
