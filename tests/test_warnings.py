@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.collapse import PROBLEMS
+from helpers.collapse import PROBLEMS, train
 from torch import Tensor
 
 import counterpoise as cp
@@ -204,11 +204,46 @@ def test_collapse_warns_once_and_names_the_task() -> None:
     assert "UWO has given task 'kl'" in message
 
 
+@pytest.mark.parametrize("name", ["mgda", "imtl-g"])
+@pytest.mark.parametrize("deferred", [False, True])
+def test_collapse_in_gradient_space_warns_once(name: str, deferred: bool) -> None:
+    """The weights of the method itself count, which are known at the end of the backward pass."""
+    w = torch.ones(2, requires_grad=True)
+    balancer = cp.make(name, ["kl", "rest"])
+
+    def run(steps: range) -> None:
+        for step in steps:
+            if deferred:
+                balancer.loss(collapsing(step) * w, shared=[w]).backward()
+            else:
+                balancer.backward(collapsing(step) * w, shared=[w])
+
+    (message,) = caught(lambda: run(range(220)))
+    assert f"{type(balancer).__name__} has given task 'kl' more than 99.9% of the weight" in message
+    assert "gives short gradients a large weight" in message
+    assert "max_ratio" not in message
+
+
+@pytest.mark.parametrize("name", ["pcgrad", "upgrad", "graddrop"])
+def test_vanishing_loss_is_no_collapse_if_the_weights_stay(name: str) -> None:
+    w, balancer = torch.ones(2, requires_grad=True), cp.make(name, 2)
+    assert caught(lambda: [balancer.backward(collapsing(k) * w, shared=[w]) for k in range(220)]) == []
+
+
+@pytest.mark.parametrize(("name", "seed", "collapses"), [("mgda", 0, True), ("nash-mtl", 1, False)])
+def test_gradient_space_on_the_poisson_equation(name: str, seed: int, collapses: bool) -> None:
+    """Nash-MTL gives the boundary 99.9% of the weight, too, but the residual falls."""
+    case = PROBLEMS["poisson"](seed=seed)
+    messages = caught(lambda: train(case, cp.make(name, case.tasks), steps=240))
+    assert ["task 'boundary'" in message for message in messages] == [True] * collapses
+
+
 @pytest.mark.parametrize(
     "losses",
     [
         lambda step: torch.tensor([0.9**step, 0.9**step]),  # both are learned
         lambda step: torch.tensor([0.9**step, 0.99**step]),  # the other one falls, more slowly
+        lambda step: torch.tensor([0.9**step, 0.998**step]),  # the other one falls by a fifth in 100 steps
         lambda step: torch.tensor([1e-6, 1.0]),  # a difference of scale
         lambda step: torch.tensor([0.0, 1.0]),  # solved from the start
         lambda step: torch.tensor([0.9**step, 1.0]) if step % 50 < 25 else torch.ones(2),  # not for long
@@ -218,6 +253,16 @@ def test_collapse_warns_once_and_names_the_task() -> None:
 def test_other_courses_are_no_collapse(losses: Callable[[int], Tensor]) -> None:
     balancer = cp.UWO(2)
     assert not any("more than" in message for message in caught(repeat(balancer, losses, 300)))
+
+
+def test_collapse_needs_a_loss_that_is_negligible_next_to_the_others() -> None:
+    """The softmax of UW-SO gives all the weight to a loss that is far from zero, for example on Yeast and RF1."""
+    balancer = cp.UWSO(2)
+    assert caught(repeat(balancer, lambda step: torch.tensor([max(0.9**step, 3e-3), 0.3]), 250)) == []
+    assert balancer.weights is not None
+    assert balancer.weights[0] > 0.999
+    (message,) = caught(repeat(cp.UWSO(2), lambda step: torch.tensor([0.9**step, 0.3]), 250))
+    assert "UWSO has given task 'task_0'" in message
 
 
 SEEDS = [0, pytest.param(1, marks=pytest.mark.slow)]

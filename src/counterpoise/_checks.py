@@ -10,9 +10,9 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from math import inf, isfinite
+from math import inf, isfinite, nan
 from random import Random
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -26,12 +26,24 @@ GAPS = (16, 32)  # later gaps between two checks are random, so that they do not
 GAPS_ON_DEVICE = (24, 40)
 DOMINANT_SHARE = 0.999  # share of all weights above which one task dominates
 COLLAPSE_STEPS = 100  # steps for which one task must dominate
-COLLAPSE_FALL = 0.01  # how far its loss must fall, absolutely and relative to every other loss
-STANDSTILL = 0.8  # another loss above this fraction of its value COLLAPSE_STEPS ago is not being trained
-RECENT_LOOKS = 3  # another loss is averaged over this number of checks
+COLLAPSE_FALL = 0.01  # how far its loss must fall, absolutely and relative to the fall of every other loss
+NEGLIGIBLE = 0.001  # how small it must be next to every other loss; UW-SO gives all the weight to larger ones, too
+EARLY_LOOKS, RECENT_LOOKS = 2, 3  # losses are averaged over this number of checks, COLLAPSE_STEPS ago and now
 MISSING_STEPS = 100  # consecutive steps without a finite loss
 UNTRAINED_STEPS = 100  # optimiser steps without the balancer's parameter
 REPLICAS = 64  # of a stack of replicas, the first ones are checked
+
+
+class Standstill(NamedTuple):
+    """Fractions of its earlier values above which a loss is not being trained."""
+
+    of_recent: float  # of its value COLLAPSE_STEPS ago
+    of_first: float  # of its first value
+
+
+STANDSTILL = Standstill(of_recent=0.92, of_first=0.1)
+# Stricter, because a large weight may compensate for a short gradient while all tasks are trained.
+STANDSTILL_IN_GRADIENT_SPACE = Standstill(of_recent=0.97, of_first=0.5)
 
 
 class BalanceWarning(UserWarning):
@@ -51,6 +63,7 @@ class StepChecks:
         self._random = Random(0)
         self._warned: set[str] = set()
         self._rows: list[_RowHistory] = []
+        self._deferred: Tensor | None = None
         self._pending: tuple[int, Sequence[int], Tensor, torch.cuda.Event] | None = None
         self._watches_optimisers = False
 
@@ -69,6 +82,16 @@ class StepChecks:
         if kind not in self._warned:
             self._warned.add(kind)
             warnings.warn(message, BalanceWarning, stacklevel=2)
+
+    def defer(self, losses: Tensor) -> None:
+        """Check the losses of this step when its weights are known, in `resume`."""
+        self._deferred = losses
+
+    def resume(self, balancer: "Balancer", weights: Tensor) -> None:
+        """Check a step that was deferred, given its weights; do nothing in other steps."""
+        if self._deferred is not None:
+            losses, self._deferred = self._deferred, None
+            self.look(balancer, losses, weights)
 
     def look(self, balancer: "Balancer", losses: Tensor, weights: Tensor) -> None:
         """Check the losses and weights of step number `steps`, both (…, T) and detached, and plan the next check."""
@@ -106,13 +129,14 @@ class StepChecks:
             values, shares = losses.reshape(rows)[:REPLICAS].tolist(), weights.reshape(rows)[:REPLICAS].tolist()
         if not self._rows:
             self._rows = [_RowHistory() for _ in values]
+        standstill = STANDSTILL if _in_loss_space(balancer) else STANDSTILL_IN_GRADIENT_SPACE
         for history, row, row_weights in zip(self._rows, values, shares, strict=True):
             self._check_negative(balancer, row)
             if history.is_missing(step, given, row):
                 self._check_missing(balancer, step, history)
                 if losses.device.type == "cpu":
                     self.next_look = self.steps + 1  # to count consecutive steps
-            dominant = history.dominant_task(step, row, row_weights)
+            dominant = history.dominant_task(step, row, row_weights, standstill)
             if dominant is not None and (getattr(balancer, "max_ratio", None) or inf) > 1 / (1 - DOMINANT_SHARE):
                 self._warn_collapse(balancer, dominant, history, row)
 
@@ -143,13 +167,19 @@ class StepChecks:
 
     def _warn_collapse(self, balancer: "Balancer", slot: int, history: "_RowHistory", losses: list[float]) -> None:
         task, name = balancer.tasks[slot], type(balancer).__name__
+        if _in_loss_space(balancer):
+            method = "divides by a loss"
+            advice = "a gradient-space method such as cp.PCGrad or cp.UPGrad, or bound the weights with max_ratio="
+        else:
+            method = "gives short gradients a large weight"
+            advice = "or a method that keeps the scale of the gradients, such as cp.PCGrad or cp.UPGrad"
         self.warn(
             "collapse",
             f"{name} has given task {task!r} more than {DOMINANT_SHARE:.1%} of the weight for {COLLAPSE_STEPS} steps. "
             f"Its loss fell from {history.first[slot]:.2g} to {losses[slot]:.2g}, but the other losses do not fall: "
-            f"training collapses to {task!r} alone. A method that divides by a loss cannot balance a loss that reaches "
+            f"training collapses to {task!r} alone. A method that {method} cannot balance a loss that reaches "
             f"zero (a boundary condition, a KL or entropy term, an overfitted task). Use cp.Static with fixed weights, "
-            f"a gradient-space method such as cp.PCGrad or cp.UPGrad, or bound the weights with max_ratio=",
+            f"{advice}",
         )
 
     def _watch_optimisers(self, balancer: "Balancer") -> None:
@@ -159,6 +189,10 @@ class StepChecks:
             self._watches_optimisers = True
             _hook.watches.append(_OptimiserWatch(balancer, learned))
         _hook.update()
+
+
+def _in_loss_space(balancer: "Balancer") -> bool:
+    return hasattr(balancer, "max_ratio")  # the class cannot be imported here: it imports this module
 
 
 def _expected_tasks(balancer: "Balancer") -> Sequence[int]:
@@ -192,7 +226,7 @@ class _RowHistory:
         self.empty_since = min(self.empty_since, step) if empty else inf
         return empty or bool(missing)
 
-    def dominant_task(self, step: int, losses: list[float], weights: list[float]) -> int | None:
+    def dominant_task(self, step: int, losses: list[float], weights: list[float], standstill: Standstill) -> int | None:
         """Return the task to which training collapses, or None."""
         largest = max(weights)
         if not largest > DOMINANT_SHARE * sum(map(abs, weights)) or sum(map(isfinite, losses)) < 2:
@@ -207,17 +241,24 @@ class _RowHistory:
             self._looks.popleft()
         if step - self._since < COLLAPSE_STEPS or len(self._looks) <= RECENT_LOOKS:
             return None
-        if not 0 <= losses[slot] <= COLLAPSE_FALL * self.first[slot] or self.first[slot] == 0:
+        smallest, first = self._mean_loss(slot, recent=True), self.first[slot]
+        if not 0 <= smallest <= COLLAPSE_FALL * first or first == 0:
             return None
-        fall = losses[slot] / self.first[slot]
         others = [other for other, loss in enumerate(losses) if other != slot and isfinite(loss)]
-        return slot if all(self._stands_still(other, fall) for other in others) else None
+        is_negligible = all(NEGLIGIBLE * self._mean_loss(other, recent=True) >= smallest for other in others)
+        is_alone = all(self._stands_still(other, smallest / first, standstill) for other in others)
+        return slot if is_negligible and is_alone else None
 
-    def _stands_still(self, slot: int, fall: float) -> bool:
-        """Return whether a loss has hardly decreased in the last steps, and far less than `fall` since the first."""
-        recent = [losses[slot] for _, losses in list(self._looks)[-RECENT_LOOKS:] if isfinite(losses[slot])]
-        now, before = sum(recent) / len(recent), self._looks[0][1][slot]
-        return now >= STANDSTILL * before and now * COLLAPSE_FALL >= fall * self.first[slot]
+    def _stands_still(self, slot: int, fall: float, standstill: Standstill) -> bool:
+        """Return whether a loss has hardly decreased, and far less than `fall` since the first step."""
+        now, before, first = self._mean_loss(slot, recent=True), self._mean_loss(slot, recent=False), self.first[slot]
+        return now >= max(standstill.of_recent * before, standstill.of_first * first, fall / COLLAPSE_FALL * first)
+
+    def _mean_loss(self, slot: int, recent: bool) -> float:
+        """Return a loss averaged over the last checks, or over those COLLAPSE_STEPS ago; NaN if it was absent."""
+        looks = [losses[slot] for _, losses in self._looks]
+        finite = [loss for loss in (looks[-RECENT_LOOKS:] if recent else looks[:EARLY_LOOKS]) if isfinite(loss)]
+        return sum(finite) / len(finite) if finite else nan
 
 
 class _OptimiserHook:

@@ -188,6 +188,7 @@ class AutoLambda(Aggregation):
                 self._update_weights(targets, unscaled, counts, validation, training)
             gradients.accumulate(targets, row)
         self._last.weights = step.weights
+        self._checks.resume(self, step.weights)
         return step.objective
 
     def _update_weights(

@@ -219,6 +219,7 @@ class Aggregation(GradientStatistics):
                 if roots or self._combines_ranks():  # a rank without losses takes part for the other ranks
                     weights = self._backward_per_task(roots, targets, context, retain_graph)
         self._last.weights = None if weights is None else step.weights * weights.to(step.weights.dtype)
+        self._checks.resume(self, step.weights if self._last.weights is None else self._last.weights)
         return step.objective
 
     def loss(
@@ -325,6 +326,9 @@ class Aggregation(GradientStatistics):
             self.weighting.record(weights, values, slots, learning, counted)
             self._checks.share_warned(self.weighting._checks)
         super().record(weights, values, slots, learning, counted)
+
+    def _look(self, values: Tensor, weights: Tensor) -> None:
+        self._checks.defer(values)  # until the backward pass has computed the weights of the method
 
     def _loss_space_step(
         self, values: Tensor, counts: Tensor | None, learning: bool, **needs: Any
