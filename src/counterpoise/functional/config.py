@@ -15,7 +15,7 @@ from ._gram import (
     without_autograd,
 )
 from ._masking import output_dtype, working_dtype
-from ._pseudo_inverse import solve_least_squares
+from ._pseudo_inverse import eigenvalue_cut, solve_least_squares
 from ._small_matrices import LEAST_PIVOT_RIDGES, invert_factor, normalise_small, read_vector, solve_factored
 
 VANISHED_SHARE = 1e-8  # share of p in the range of the cosines below which rounding explains it
@@ -138,7 +138,7 @@ def _solve(gram: Tensor, preference: Tensor | None) -> Tensor:
     target = ones if preference is None else preference_shares(parts, expand_preference(gram, preference))
     if parts.present is not None:
         target = target * (parts.inverse > 0)
-    x, reached = solve_least_squares(parts, target)
+    x, reached = solve_least_squares(parts.cosines, target, eigenvalue_cut(parts.ridge))
     squared_length = (reached * x).sum(-2, keepdim=True)
     weights = x * parts.inverse * ((reached * parts.norms).sum(-2, keepdim=True) / squared_length)
     if reached is target and parts.present is None:
