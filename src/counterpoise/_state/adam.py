@@ -34,6 +34,16 @@ class InternalAdam(Float32State):
             old.copy_(new if due is None else torch.where(due, new, old))
         self.step.add_(1 if due is None else due.any(-1))
 
+    def limit_outliers(self, gradient: Tensor) -> Tensor:
+        """Return the gradient, with entries above 1000 times their root mean square so far reduced to 3 times.
+
+        The mean square forgets with rate 0.001: such an entry would stop the updates for tens of thousands of steps.
+        """
+        step = self.step.unsqueeze(-1)
+        scale = (self.square / (1 - 0.999 ** step.clamp_min(1))).sqrt() + 1e-8
+        outlier = (self.square > 0) & (gradient.abs() > 1000 * scale)
+        return torch.where(outlier, gradient.sign() * 3 * scale, gradient)
+
     def clear(self) -> None:
         """Reset the moments and the step counts to zero."""
         for moment in self.buffers():

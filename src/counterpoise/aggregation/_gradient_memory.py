@@ -6,6 +6,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from .. import gradients
 from ..gradients import GradientList, TaskGradients, local_part
 
 
@@ -40,6 +41,12 @@ class GradientMemory(nn.Module):
         self.tensors = [memory.to(target.device) for memory, target in zip(self.tensors, targets, strict=True)]
         return self.tensors
 
+    def squared_norms(self, grads: TaskGradients, shape: tuple[int, ...]) -> Tensor:
+        """Return the squared norms of the memory, (…, T), on this rank."""
+        memories = self.get(grads, shape[-1])
+        rows: list[GradientList] = [[memory[slot] for memory in memories] for slot in range(shape[-1])]
+        return gradients.squared_norms(rows, len(shape) - 1)
+
     def update_means(
         self, grads: TaskGradients, *, factors: Tensor, rates: Tensor, finite: Tensor, learning: bool
     ) -> list[GradientList]:
@@ -48,7 +55,7 @@ class GradientMemory(nn.Module):
         Args:
             grads: the task gradients.
             factors: factor on each gradient, (…, T).
-            rates: rate of each task's mean, (…, T).
+            rates: rate of each task's mean, (…, T). A task with rate 0 keeps its mean.
             finite: whether the gradients are finite, (…, 1). Otherwise the memory does not change.
             learning: whether to keep the new means.
         """
@@ -61,7 +68,9 @@ class GradientMemory(nn.Module):
                 pad = (*factors.shape[:-1], *(1,) * (mean.dim() - lead))
                 target = torch.zeros_like(mean) if grad is None else local_part(grad).to(mean.dtype)
                 target = target * factors[..., slot].to(mean.dtype).view(pad)
-                target = torch.where(finite[..., 0].view(pad), target, mean)
+                # The gradient of a replica's absent task may be NaN, which a rate of 0 would not keep out.
+                valid = finite[..., 0] & (rates[..., slot] > 0)
+                target = torch.where(valid.view(pad), target, mean)
                 mean.lerp_(target, rates[..., slot].to(mean.dtype).view(pad))
         return [[memory[slot].clone() for memory in moved] for slot in range(tasks)]
 

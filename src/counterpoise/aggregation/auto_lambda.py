@@ -218,8 +218,9 @@ class AutoLambda(Aggregation):
                 with _moved(targets, ahead, sign * width):
                     sides.append(self._mean_losses(training(), counts, combine))
             slope = (sides[0] - sides[1]) / (2 * width)
-            due = torch.isfinite(slope) & finite & finite_ahead & (length > 0)
-            self.adam.update(self.lam, torch.where(due, -self.virtual_lr * slope, 0.0), due=due, lr=self.lr)
+            gradient = self.adam.limit_outliers((-self.virtual_lr * slope).to(self.lam.dtype))
+            due = torch.isfinite(slope) & torch.isfinite(gradient.square()) & finite & finite_ahead & (length > 0)
+            self.adam.update(self.lam, torch.where(due, gradient, 0.0), due=due, lr=self.lr)
             self.lam.clamp_min_(0.0)
 
     def _mean_losses(self, losses: Losses, counts: Tensor | None, combine: bool) -> Tensor:

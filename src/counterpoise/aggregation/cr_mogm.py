@@ -8,6 +8,7 @@ from torch import Tensor
 from .._state.float32 import state_dtype
 from ..distributed import ProcessGroup
 from ..functional import smooth_weights
+from ..functional._outliers import outlier_factors
 from ..gradients import Passes
 from ..inputs import PerTask, check_number
 from ..registry import make, register
@@ -139,10 +140,16 @@ class CRMOGM(Aggregation):
         if not self.method.uses_preference:
             current = self.method._times_importance(current)
         present = ~gram.diagonal(dim1=-2, dim2=-1).isnan()
-        lam = smooth_weights(self.lam, torch.where(present, current.to(self.lam.dtype), torch.nan), alpha=self.alpha)
+        current = self._limited(torch.where(present, current.to(self.lam.dtype), 0.0))
+        lam = smooth_weights(self.lam, torch.where(present, current, torch.nan), alpha=self.alpha)
         if context.learning:
             self.lam.copy_(torch.where(self._may_update(gram, context), lam, self.lam))
         return torch.where(present, lam, 0.0)
+
+    def _limited(self, current: Tensor) -> Tensor:
+        """Return the weights of this step, limited in size where they would dominate the average for many steps."""
+        size, mean_size = (lam.abs().amax(-1, keepdim=True) for lam in (current, self.lam.nan_to_num(0.0)))
+        return current * outlier_factors(size, mean_size, 1 - self.alpha)
 
     @torch.no_grad()
     def reset(self) -> None:

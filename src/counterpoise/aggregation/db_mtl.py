@@ -8,7 +8,8 @@ from torch import Tensor
 
 from .. import gradients
 from ..distributed import ProcessGroup
-from ..functional.closed_form import FLOOR
+from ..functional._floats import FLOOR
+from ..functional._outliers import outlier_factors
 from ..gradients import GradientList, Passes, TaskGradients
 from ..inputs import PerTask, check_number, split_fixed_tasks
 from ..registry import register
@@ -130,7 +131,10 @@ class DBMTL(Aggregation):
         if isinstance(self.weighting, UWO):
             measured = measured & (context.losses > FLOOR)  # below, the weight is not that of log L
         rates = measured * (1 - self.beta / step**self.sigma)  # a task that is not measured keeps its mean
-        finite = self._all_finite(self._squared_norms(grads, context), context)
+        squares = self._squared_norms(grads, context)
+        finite = self._all_finite(squares, context)
+        means = self._sum_over_ranks(self.memory.squared_norms(grads, self.shape), grads).sqrt()
+        factors = factors * outlier_factors(squares.sqrt(), means, rates).to(factors.dtype)
         rows = self.memory.update_means(grads, factors=factors, rates=rates, finite=finite, learning=context.learning)
         any_present = context.present.any(-1, keepdim=True)
         if context.learning:

@@ -1,12 +1,13 @@
 """ExcessMTL: more weight for tasks that are far from their optimum."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from .. import distributed, gradients
 from ..distributed import ProcessGroup
+from ..functional._outliers import OUTLIER
 from ..gradients import GradientList, Passes, TaskGradients, local_part
 from ..inputs import PerTask, check_number
 from ..registry import register
@@ -122,35 +123,50 @@ class ExcessMTL(Aggregation):
     def aggregate(self, grads: TaskGradients, context: StepContext) -> tuple[Tensor, GradientList]:
         present = context.present
         finite = self._all_finite(self._squared_norms(grads, context), context)
-        excess = self._excess_risks(grads, context, finite)
+        valid = present & finite
+        excess = self._excess_risks(grads, context, valid)
         known = ~torch.isnan(self.first)
         # The first step of a task sets its unit and does not change its weight.
         growth = torch.where(known & present, self.lr * excess / self.first.clamp_min(1e-30), 0.0)
-        logs = (self.task_weights.log() + growth).masked_fill(~present, -torch.inf)
-        share = torch.softmax(logs, -1) * (len(self.tasks) - (self.task_weights * ~present).sum(-1, keepdim=True))
-        weights = torch.where(present, share, self.task_weights)  # an absent task keeps its weight
+        usable = ~(known & (excess > OUTLIER * self.first))  # the sums would never forget such a gradient
+        moves = present & usable
+        least = torch.finfo(self.task_weights.dtype).tiny  # a weight of 0 would never recover
+        logs = (self.task_weights.clamp_min(least).log() + growth).masked_fill(~moves, -torch.inf)
+        share = torch.softmax(logs, -1) * (len(self.tasks) - (self.task_weights * ~moves).sum(-1, keepdim=True))
+        weights = torch.where(moves, share, self.task_weights)  # an absent task keeps its weight
         if context.learning:
             self.task_weights.copy_(torch.where(finite, weights, self.task_weights))
-            starts = ~known & present & finite & (excess > 0)  # a zero gradient gives no unit
+            starts = ~known & valid & (excess > 0)  # a zero gradient gives no unit
             self.first.copy_(torch.where(starts, excess, self.first))
+            self._add_squares(grads, context, valid & usable)
         used = self._times_importance(weights * present)
         return used, gradients.combine(grads.rows, gradients.select_weights(used, grads.slots), grads.stacks)
 
-    def _excess_risks(self, grads: TaskGradients, context: StepContext, finite: Tensor) -> Tensor:
-        """Add the squared gradients to the memory and return the excess risks, (…, T)."""
-        excess = torch.zeros_like(self.task_weights)
+    def _excess_risks(self, grads: TaskGradients, context: StepContext, valid: Tensor) -> Tensor:
+        """Return the excess risks, (…, T), with the squared gradients of this step added to the memory."""
+        excess, lead = torch.zeros_like(self.task_weights), len(self.batch_shape)
+        for slot, memory, squares in self._squares(grads, context, valid):
+            parts = squares / (memory + squares + 1e-7).sqrt()
+            excess[..., slot] += parts.flatten(lead).sum(-1) if parts.dim() else parts
+        return excess if grads.partial is None else distributed.sum_over_ranks(excess, self.process_group)
+
+    def _add_squares(self, grads: TaskGradients, context: StepContext, valid: Tensor) -> None:
+        """Add the squared gradients to the memory."""
+        for _, memory, squares in self._squares(grads, context, valid):
+            memory.add_(squares)
+
+    def _squares(
+        self, grads: TaskGradients, context: StepContext, valid: Tensor
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield the task, its memory and its squared gradient, 0 where not `valid`, for each tensor."""
         sums = self.memory.get(grads, len(self.tasks))
         for slot, row in zip(grads.slots, grads.rows, strict=True):
             for memory, grad in zip(sums, row, strict=True):
-                if grad is None:
-                    continue
-                pad = (*finite.shape[:-1], *(1,) * (grad.dim() - len(self.batch_shape)))
-                squares = (local_part(grad).to(memory.dtype) * context.inverse_scale).square()
-                squares = torch.where(finite[..., 0].view(pad), squares, 0.0) * (grads.partial or 1.0)
-                total = memory[slot].add_(squares) if context.learning else memory[slot] + squares
-                parts = squares / (total + 1e-7).sqrt()
-                excess[..., slot] += parts.flatten(len(self.batch_shape)).sum(-1) if parts.dim() else parts
-        return excess if grads.partial is None else distributed.sum_over_ranks(excess, self.process_group)
+                if grad is not None:
+                    pad = (*valid.shape[:-1], *(1,) * (grad.dim() - len(self.batch_shape)))
+                    squares = (local_part(grad).to(memory.dtype) * context.inverse_scale).square()
+                    squares = torch.where(valid[..., slot].view(pad), squares, 0.0) * (grads.partial or 1.0)
+                    yield slot, memory[slot], squares
 
     @torch.no_grad()
     def reset(self) -> None:

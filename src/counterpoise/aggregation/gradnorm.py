@@ -143,7 +143,7 @@ class GradNorm(Aggregation):
         losses = context.losses.to(self.first.dtype)
         self.first.copy_(torch.where(torch.isnan(self.first) & context.present & (losses != 0), losses, self.first))
         gradient = gradnorm_gradient(self.task_weights, norms, losses, self.first, alpha=self.alpha)
-        self.adam.update(self.task_weights, gradient, due=due, lr=self.lr)
+        self.adam.update(self.task_weights, self.adam.limit_outliers(gradient), due=due, lr=self.lr)
         self.task_weights.clamp_min_(1e-3)
         self.task_weights.mul_(len(self.tasks) / self.task_weights.sum(-1, keepdim=True))
 

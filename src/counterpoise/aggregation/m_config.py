@@ -9,6 +9,7 @@ from torch import Tensor
 from .. import gradients
 from ..distributed import ProcessGroup
 from ..functional import mconfig_weights
+from ..functional._outliers import outlier_factors
 from ..gradients import GradientList, Passes, TaskGradients
 from ..inputs import PerTask, check_number
 from ..registry import register
@@ -130,10 +131,12 @@ class MConFIG(Aggregation):
         finite = self._all_finite(squares, context)
         measured = context.present & (squares > 0)  # a task without a gradient keeps its momentum
         steps = self.steps + (measured & finite)
+        rates = measured.to(squares.dtype) * (1 - self.beta)
+        means = self._sum_over_ranks(self.memory.squared_norms(grads, self.shape), grads).sqrt()
         rows = self.memory.update_means(
             grads,
-            factors=torch.ones_like(squares) * context.inverse_scale,
-            rates=measured.to(squares.dtype) * (1 - self.beta),
+            factors=outlier_factors(squares.sqrt(), means, rates) * context.inverse_scale,
+            rates=rates,
             finite=finite,
             learning=context.learning,
         )

@@ -9,6 +9,7 @@ from torch import Tensor
 from .. import gradients
 from .._state.float32 import state_dtype
 from ..distributed import ProcessGroup
+from ..functional._outliers import outlier_factors
 from ..gradients import GradientList, Passes, TaskGradients
 from ..inputs import PerTask, check_number
 from ..registry import register
@@ -140,10 +141,15 @@ class MoCo(Aggregation):
         largest = torch.where(measured, losses, 0.0).abs().amax(-1, keepdim=True).to(self.lam.dtype)
         finite = self._all_finite(squares, context) & torch.isfinite(largest.square() * len(self.tasks))
         sqrt_step = (self.step + 1).sqrt().unsqueeze(-1)
+        rates = measured * (self.beta / sqrt_step)
+        means = self._sum_over_ranks(self.memory.squared_norms(grads, self.shape), grads).sqrt()
+        lengths = torch.where(measured, losses.abs(), 0.0)
         rows = self.memory.update_means(
             grads,
-            factors=torch.where(measured, losses / norms, 0.0) * context.inverse_scale,
-            rates=measured * (self.beta / sqrt_step),
+            factors=torch.where(measured, losses / norms, 0.0)
+            * outlier_factors(lengths, means, rates)
+            * context.inverse_scale,
+            rates=rates,
             finite=finite,
             learning=context.learning,
         )

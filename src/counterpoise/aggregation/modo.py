@@ -10,6 +10,7 @@ from .. import gradients
 from .._state.float32 import state_dtype
 from ..distributed import ProcessGroup
 from ..functional import modo_weights
+from ..functional._outliers import OUTLIER
 from ..gradients import GradientList, Passes, TaskGradients
 from ..inputs import PerTask, check_number
 from ..registry import register
@@ -131,8 +132,13 @@ class MoDo(Aggregation):
     def aggregate(self, grads: TaskGradients, context: StepContext) -> tuple[Tensor, GradientList]:
         squares = self._squared_norms(grads, context)
         finite, any_present = self._all_finite(squares, context), context.present.any(-1, keepdim=True)
-        _, lam = modo_weights(self.lam, self._products(grads, context), gamma=self.gamma, rho=self.rho)
-        lam = torch.where(finite & any_present, lam, self.lam)
+        products, last = self._products(grads, context)
+        _, lam = modo_weights(self.lam, products, gamma=self.gamma, rho=self.rho)
+        # If the length of a gradient changes by a factor of 1e6 from one step to the next, one of the two is an error.
+        compared = context.present & self.stored & (squares > 0)
+        least, largest = torch.minimum(squares, last), torch.maximum(squares, last)
+        comparable = (~compared | (largest <= OUTLIER**2 * least)).all(-1, keepdim=True)
+        lam = torch.where(finite & any_present & comparable, lam, self.lam)
         share = torch.where(context.present, lam, 0.0)
         total = share.sum(-1, keepdim=True)
         count = context.present.sum(-1, keepdim=True).clamp_min(1).to(lam.dtype)
@@ -151,18 +157,22 @@ class MoDo(Aggregation):
         weights = torch.where(finite, self._times_importance(weights), self._invalid_weight(context))
         return weights, gradients.combine(grads.rows, gradients.select_weights(weights, grads.slots), grads.stacks)
 
-    def _products(self, grads: TaskGradients, context: StepContext) -> Tensor:
-        """Return the products with the gradients of the last step, (…, T, T), NaN on the diagonal if absent."""
+    def _products(self, grads: TaskGradients, context: StepContext) -> tuple[Tensor, Tensor]:
+        """Return the products with the gradients of the last step, (…, T, T), NaN on the diagonal if absent.
+
+        The second result is the squared norm of each gradient of the last step, (…, T).
+        """
         tasks, given = len(self.tasks), len(grads.rows)
         memories = self.memory.get(grads, tasks)
         last: list[GradientList] = [[memory[slot] for memory in memories] for slot in range(tasks)]
         products = self._sum_over_ranks(gradients.gram_matrix([*grads.rows, *last], len(self.batch_shape)), grads)
+        squares = products.diagonal(dim1=-2, dim2=-1)[..., given:]
         products = products[..., :given, given:]
         by_slot = dict(zip(grads.slots, products.unbind(-2), strict=True))
         zero = torch.zeros_like(products[..., 0, :])
         products = torch.stack([by_slot.get(slot, zero) for slot in range(tasks)], -2) * context.inverse_scale
         products.diagonal(dim1=-2, dim2=-1).masked_fill_(~(context.present & self.stored), torch.nan)
-        return products
+        return products, squares
 
     @torch.no_grad()
     def reset(self) -> None:

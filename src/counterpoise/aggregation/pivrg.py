@@ -9,6 +9,8 @@ from torch import Tensor
 from .._state.float32 import state_dtype
 from ..distributed import ProcessGroup
 from ..functional import pivrg_weights, smooth_weights
+from ..functional._floats import FLOOR
+from ..functional._outliers import limit_outliers
 from ..gradients import Passes
 from ..inputs import PerTask, check_number, per_task
 from ..registry import register
@@ -135,7 +137,8 @@ class PIVRG(Aggregation):
 
     def solve(self, gram: Tensor, context: StepContext) -> Tensor:
         losses = torch.where(context.losses.isfinite(), context.losses, torch.nan).to(self.mean_losses.dtype)
-        means = smooth_weights(self.mean_losses, losses, alpha=self.decay)
+        limited = limit_outliers(losses, self.mean_losses, 1 - self.decay, least_mean=FLOOR)
+        means = smooth_weights(self.mean_losses, limited, alpha=self.decay)
         baselines = torch.where(self.baselines.isnan(), losses, self.baselines)
         if context.learning:
             update = self._may_update(gram, context)

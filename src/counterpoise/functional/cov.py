@@ -5,7 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ._floats import FLOOR
 from ._masking import clamp_to_dtype, masked_mean, output_dtype, split_absent, working_dtype
+from ._outliers import UNUSABLE, limit_outliers
 
 VARIANCE_FLOOR = 1e-8  # added to the variance, as in the authors' code: constant losses get equal weights
 OBSERVATIONS = 2  # losses of a task from which its variation is known
@@ -57,6 +59,10 @@ def cov_update(state: CoVState, losses: Tensor, *, decay: float | None = None) -
     x, present = split_absent(losses)
     steps, mean_loss, mean_ratio, variance = (part.detach().to(x.dtype) for part in state)
     seen = steps > 0
+    # Such a loss would dominate the statistics for the rest of the run.
+    present = present & ~((steps >= OBSERVATIONS) & (mean_loss > 0) & (x.abs() > UNUSABLE * mean_loss))
+    if decay is not None:
+        x = torch.where(seen, limit_outliers(x, mean_loss, 1 - decay, least_mean=FLOOR), x)
     ratio = torch.nan_to_num(torch.where(seen, x / mean_loss, 1.0), nan=1.0)
     keep = 1 - 1 / (steps + 1) if decay is None else decay * seen.to(x.dtype)
     new_mean = keep * mean_ratio + (1 - keep) * ratio

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
+from ._floats import FLOOR
 from ._masking import clamp_to_dtype, masked_softmax, output_dtype, split_absent
-from .closed_form import FLOOR
+from ._outliers import UNUSABLE
 
 COST_ROUNDING = 1e-13  # difference of two costs, relative to the sum of squares, that rounding explains
 
@@ -30,7 +31,8 @@ def go4align_update(log_probabilities: Tensor, losses: Tensor, *, step_size: flo
         Shen et al., GO4Align: Group Optimization for Multi-Task Alignment. https://arxiv.org/abs/2404.06486
     """
     x, present = split_absent(losses)
-    logits = log_probabilities.detach().to(x.dtype) - step_size * x * present
+    present = present & (x.abs() <= UNUSABLE)  # the probability would not recover from such a loss
+    logits = log_probabilities.detach().to(x.dtype) - torch.where(present, step_size * x, 0.0)
     return clamp_to_dtype(torch.log_softmax(logits, -1), log_probabilities.dtype)
 
 

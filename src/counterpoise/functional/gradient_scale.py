@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ._masking import clamp_to_dtype, masked_softmax, output_dtype, working_dtype
+from ._outliers import limit_outliers
 
 LRAForm = Literal["max-weighted-mean", "max-mean", "mean-mean"]
 
@@ -127,7 +128,8 @@ def lra_weights(
     else:
         numerator = ref_max.detach().to(dtype).unsqueeze(-1)
     target = numerator / (kept * mean if form == "max-weighted-mean" else mean)
-    weights = torch.where(torch.isfinite(target), (1 - alpha) * kept + alpha * target, kept)
+    limited = limit_outliers(target, kept, alpha)
+    weights = torch.where(torch.isfinite(target), (1 - alpha) * kept + alpha * limited, kept)
     is_reference = torch.arange(mean.shape[-1], device=mean.device) == reference % mean.shape[-1]
     return clamp_to_dtype(torch.where(is_reference, 1.0, weights), output_dtype(previous))
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from ._complementarity import complementarity
 from ._gram import NormalisedGram, cast_weights, mean_weights, normalise_gram, rounding_ridge, without_autograd
 from ._masking import output_dtype, working_dtype
+from ._outliers import limit_outliers
 from ._small_matrices import LEAST_PIVOT_RIDGES, normalise_small, read_vector, solve_complementarity
 
 INFEASIBLE = 1e-2  # violation of a constraint, relative to the largest one at the primary gradient, that has no cure
@@ -41,10 +42,11 @@ def pcd_squared_norms(gram: Tensor, mean: Tensor, steps: Tensor, *, beta: float 
     if not 0 <= beta < 1:
         raise ValueError(f"beta must be in [0, 1), got {beta}")
     squares = gram.detach().diagonal(dim1=-2, dim2=-1).to(working_dtype(gram.device))
-    present = squares.isfinite()
+    present, started = squares.isfinite(), steps > 0
     steps = steps + present.to(steps.dtype)
     rate = (1 - beta) / (1 - beta ** steps.to(squares.dtype)).clamp_min(1 - beta)
     old = mean.to(squares.dtype)
+    squares = torch.where(started, limit_outliers(squares, old, rate), squares)
     return torch.where(present, old + rate * (squares - old), old).to(mean.dtype), steps
 
 

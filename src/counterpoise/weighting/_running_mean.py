@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 
 from .._state.float32 import Float32State
+from ..functional._floats import FLOOR
+from ..functional._outliers import UNUSABLE
 
 
 class RunningMean(Float32State):
@@ -18,8 +20,15 @@ class RunningMean(Float32State):
         self.register_buffer("count", torch.zeros(shape))
 
     def add(self, losses: Tensor) -> None:
-        """Add the losses of one step; non-finite losses are skipped."""
-        present = torch.isfinite(losses)
+        """Add the losses of one step; non-finite losses are skipped.
+
+        Of a loss and a mean that differ by a factor of 1e19, only the smaller one counts.
+        """
+        mean = self.total / self.count  # NaN before the first loss
+        present = torch.isfinite(losses) & ~((mean > FLOOR) & (losses.abs() > UNUSABLE * mean))
+        restarts = (losses > FLOOR) & (mean.abs() > UNUSABLE * losses)
+        for part in (self.total, self.count):
+            part.masked_fill_(restarts, 0.0)
         self.total.add_(torch.where(present, losses, 0.0))
         self.count.add_(present)
 

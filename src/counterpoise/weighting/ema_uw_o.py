@@ -7,7 +7,9 @@ from torch import Tensor
 
 from ..distributed import ProcessGroup
 from ..functional import Step, uw_o
+from ..functional._floats import FLOOR
 from ..functional._masking import output_dtype
+from ..functional._outliers import limit_outliers
 from ..inputs import PerTask, check_number
 from ..registry import register
 from .base import Weighting
@@ -98,8 +100,9 @@ class EMAUWO(Weighting):
     def _moved(self, losses: Tensor) -> Tensor:
         """Return the running means after these losses."""
         current = losses.to(output_dtype(losses))
+        limited = limit_outliers(current, self.average, 1 - self.beta, least_mean=FLOOR)
         moved = torch.where(
-            torch.isnan(self.average), current, torch.lerp(current, self.average.to(current), self.beta)
+            torch.isnan(self.average), current, torch.lerp(limited, self.average.to(current), self.beta)
         )
         return torch.where(torch.isfinite(losses), moved, self.average.to(current))
 
