@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from helpers.process_group import run_ranks
-from helpers.trunk_and_heads import TASKS, Net
+from helpers.trunk_and_heads import ALL, TASKS, Net
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -21,7 +21,7 @@ import counterpoise as cp
 ROWS, STEPS = 24, 3
 pytestmark = pytest.mark.slow
 
-NAMES = [name for name in cp.methods("gradient") if name != "auto-lambda"]
+NAMES = ALL
 LATER = ["m-config", "modo", "pivrg", "trimmed-mean", "cr-mogm"]
 
 
@@ -197,6 +197,30 @@ def train_with_fsdp(rank: int, world: int, *, absent: bool = False) -> list[Tens
     return [p.detach() for p in found]
 
 
+class WithFeatures(Whole):
+    """Returns the representation too, for gradients that are compared there."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Any:
+        return self.net.losses(x, y)
+
+
+def norms_at_features(rank: int | None, world: int) -> list[Tensor]:
+    """Train with gradient norms at the features, on sharded parameters; rank None trains on the union batch."""
+    whole, (x, y), part = WithFeatures(), union(), part_of(rank, world)
+    sharded: Any = whole
+    if rank is not None:
+        fully_shard(sharded, mesh=init_device_mesh("cpu", (world,)))
+    balancer = cp.LRA(TASKS, every=2).double()
+    optimizer = torch.optim.SGD(whole.parameters(), lr=0.02, foreach=False)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        losses, z = whole(x[part], y[part])
+        balancer.backward(losses, features=z)
+        optimizer.step()
+    found = [p.full_tensor() if isinstance(p, DTensor) else p for p in whole.parameters()]
+    return [balancer.task_weights, *(p.detach() for p in found)]
+
+
 def sharding_errors(world: int) -> dict[str, str]:
     """Return the error messages of methods and options that do not support sharded parameters."""
     whole, (x, y) = Whole(), union()
@@ -224,7 +248,7 @@ def sharding_errors(world: int) -> dict[str, str]:
 
 
 UNSUPPORTED: list[tuple[str, dict[str, Any]]] = [
-    *((name, {}) for name in ("moco", "db-mtl", "graddrop", "auto-lambda", "m-config", "modo", "trimmed-mean")),
+    *((name, {}) for name in ("moco", "db-mtl", "graddrop", "auto-lambda", "m-config", "modo", "trimmed-mean", "lra")),
     ("pcgrad", {"heads": "aggregated"}),
     ("pcgrad", {"passes": "batched"}),
     *((name, {}) for name in ("excess-mtl", "gradnorm-proxy")),  # heads are aggregated by default
@@ -241,6 +265,7 @@ def worker(rank: int, world: int, folder: str) -> None:
     results["no task"] = no_task_counts(rank)
     results["ddp exact"], results["ddp local"] = (train_with_ddp(rank, world, ranks) for ranks in ("exact", "local"))
     results["fsdp"], results["fsdp, absent"] = (train_with_fsdp(rank, world, absent=absent) for absent in (False, True))
+    results["fsdp, features"] = norms_at_features(rank, world)
     results["sharding errors"] = sharding_errors(world)
     torch.save(results, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
@@ -311,12 +336,21 @@ def test_ddp_and_fsdp_train_like_one_process(recipe: str, outcome: tuple[int, li
             torch.testing.assert_close(mine, whole, rtol=1e-5, atol=1e-6)
 
 
+def test_norms_at_the_features_of_sharded_networks(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
+    world, ranks = outcome
+    expected = norms_at_features(None, world)
+    for rank in ranks:
+        for mine, whole in zip(rank["fsdp, features"], expected, strict=True):
+            torch.testing.assert_close(mine, whole)
+
+
 def test_unsupported_sharding_raises_errors(outcome: tuple[int, list[dict[Any, Any]]]) -> None:
     """The errors are raised on every rank before any backward pass, so that training can continue."""
     for rank in outcome[1]:
         messages = rank["sharding errors"]
         for name in ("MoCo", "DBMTL", "GradDrop", "AutoLambda", "MConFIG", "MoDo", "TrimmedMean"):
             assert f"{name} does not support sharded parameters (FSDP)" in messages.values()
+        assert "pass features= instead, or use cp.GradNorm" in messages["lra {}"]
         for key in ("pcgrad {'heads': 'aggregated'}", "excess-mtl {}"):
             assert "pass heads='own'" in messages[key]
         for key in ("pcgrad {'passes': 'batched'}", "features"):
