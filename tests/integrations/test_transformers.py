@@ -10,7 +10,8 @@ import torch
 from helpers.comparison import assert_same_state
 from helpers.process_group import run_ranks
 from torch import Tensor, nn
-from transformers import BertConfig, BertModel, PreTrainedModel, TrainingArguments
+from transformers import PreTrainedModel, TrainingArguments
+from transformers.models.bert import BertConfig, BertModel
 
 import counterpoise as cp
 from counterpoise.integrations.transformers import BalancedTrainer
