@@ -27,9 +27,9 @@ class Balanced:
 
     Works with `lightning` and with `pytorch_lightning`. List it before `LightningModule` in the bases of your class;
     set `self.balancer`; return the losses by task from `training_step`; and add `self.balancer.param_groups()` to the
-    optimiser. For a gradient-space balancer, override `shared_parameters`. To return other values as well, or to pass
-    further arguments to the balancer, return `{"loss": self.balance(losses, …), …}`. With manual optimisation, call
-    `self.manual_backward(self.balance(losses))`.
+    optimiser. For a balancer that compares gradients, override `shared_parameters`. To return other values as well, or
+    to pass further arguments to the balancer, return `{"loss": self.balance(losses, …), …}`. With manual optimisation,
+    call `self.manual_backward(self.balance(losses))`.
 
     The scalars of `readings` are logged in `on_after_backward`: losses, weights and learned values by task. Lightning
     repeats the last values of a task that is absent in the logged step.
@@ -74,7 +74,7 @@ class Balanced:
             cls.training_step = _with_balancer(cls.__dict__["training_step"])  # type: ignore[attr-defined]
 
     def shared_parameters(self) -> Iterable[nn.Parameter] | None:
-        """Return the parameters that all tasks share. Override it if the balancer is a gradient-space method.
+        """Return the parameters that all tasks share. Override it if the balancer compares gradients.
 
         Returns:
             iterable of nn.Parameter or None: The parameters; `None` by default.

@@ -34,8 +34,8 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         *args: Arguments of `Trainer`.
         balancer (Balancer): Any balancer. The Trainer's optimiser trains its parameters, without weight decay. Every
             checkpoint contains its state, which `train(resume_from_checkpoint=…)` restores.
-        shared (iterable of nn.Parameter, optional): The parameters that all tasks share. Required by gradient-space
-            balancers. Default: `None`.
+        shared (iterable of nn.Parameter, optional): The parameters that all tasks share. Required by balancers that
+            compare gradients. Default: `None`.
         losses_key (str, optional): Key of the losses in the model's output. Default: `"losses"`.
         weights_on_progress_bar (bool, optional): Whether the progress bar of the terminal shows the weights of the
             tasks, as of the last logged step. Default: `False`.
