@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -144,6 +145,13 @@ def test_weights_return_after_one_extreme_batch(name: str, dtype: torch.dtype) -
     change = (found - found[0]).norm(dim=-1) / found[0].norm()
     for kind, size in zip(batches.kinds, change.tolist(), strict=True):
         assert size < tolerance or kind[0] in PERMANENT.get(name, ()), (kind, size)
+
+
+def test_documentation_lists_the_methods_that_remember_a_batch() -> None:
+    page = pathlib.Path(__file__).parents[1] / "docs" / "absent-tasks.md"
+    section = page.read_text(encoding="utf-8").split("## One extreme batch")[1]
+    missing = {name for name in {*RETURNS, *PERMANENT} - set(VARIANTS) if f"`{name}`" not in section}
+    assert not missing
 
 
 @pytest.mark.parametrize("value", [0.0, 1e38, 1e12])
