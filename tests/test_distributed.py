@@ -3,6 +3,7 @@
 import copy
 import os
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import counterpoise as cp
 
 TASKS, ROWS, STEPS = ["a", "b", "c"], 24, 3
 NAMES = [name for name in cp.methods("loss") if name != "dtp"]
+# Methods of every kind, for more than two ranks: learned and random weights, epoch means, running means, updates.
+OF_EVERY_KIND = ["bpgs", "cov-weighting", "dwa", "famo", "kendall", "rlw", "uw-so"]
 
 
 def data() -> tuple[nn.Module, Tensor, Tensor]:
@@ -95,11 +98,15 @@ def train(name: str, case: str, world: int, rank: int | None) -> list[Any]:
     return record
 
 
+def names(world: int) -> list[str]:
+    return NAMES if world == 2 else OF_EVERY_KIND
+
+
 def worker(rank: int, world: int, folder: str) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
-    results = {(name, case): train(name, case, world, rank) for name in NAMES for case in CASES}
+    results = {(name, case): train(name, case, world, rank) for name in names(world) for case in CASES}
     torch.save(results, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
@@ -110,21 +117,21 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
-def outcome(request: pytest.FixtureRequest) -> tuple[int, list[dict[tuple[str, str], list[Any]]]]:
-    world = request.param
+@cache
+def outcomes(world: int) -> list[dict[tuple[str, str], list[Any]]]:
+    """Return what each rank of a process group computed."""
     with tempfile.TemporaryDirectory() as folder:
         run_ranks(worker, world, folder)
-        return world, [torch.load(Path(folder) / f"{rank}.pt") for rank in range(world)]
+        return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(world)]
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", NAMES)
-def test_ranks_agree_with_each_other_and_with_the_union_batch(
-    name: str, case: str, outcome: tuple[int, list[dict[tuple[str, str], list[Any]]]]
-) -> None:
-    world, ranks = outcome
-    union = train(name, case, world, None)
+@pytest.mark.parametrize(
+    ("world", "name"),
+    [(2, name) for name in names(2)] + [pytest.param(4, name, marks=pytest.mark.slow) for name in names(4)],
+)
+def test_ranks_agree_with_each_other_and_with_the_union_batch(world: int, name: str, case: str) -> None:
+    ranks, union = outcomes(world), train(name, case, world, None)
     for rank in ranks:
         for mine, first in zip(rank[name, case], ranks[0][name, case], strict=True):
             torch.testing.assert_close(mine, first, rtol=0, atol=0, equal_nan=True)
