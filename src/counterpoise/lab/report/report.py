@@ -12,7 +12,14 @@ from . import latex, ledger, ranks, saturation, tables
 from .figures.render_matplotlib import FigureWriter
 from .figures.spec import FigureSpec
 from .figures.study_figures import study_figures
-from .run_scores import Results, Selection, collect_histories, collect_scores, keep_best_rates
+from .run_scores import (
+    Results,
+    Selection,
+    collect_fields,
+    collect_histories,
+    collect_scores,
+    keep_best_rates,
+)
 
 
 def default_seed_sets(study: Study, seeds: Sequence[int] | None) -> list[tuple[int, ...]]:
@@ -148,4 +155,9 @@ class Report:
 
     def figures(self, study: Study) -> dict[str, FigureSpec]:
         """Return every figure of a study by the name of its file."""
-        return study_figures(study, self.frames, lambda: collect_histories(study, self.results, **self.selection))
+        return study_figures(
+            study,
+            self.frames,
+            lambda: collect_histories(study, self.results, **self.selection),
+            lambda: collect_fields(study, self.results, **self.selection),
+        )

@@ -3,9 +3,12 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, TypedDict, Unpack
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ..engine import Run
+from ..engine.pinn import decode_field
 from ..metrics.dense import HIGHER_IS_BETTER, delta_m, delta_m_percent
 from ..studies import Cell, Study
 
@@ -88,6 +91,17 @@ def collect_histories(study: Study, results: Results, **selection: Unpack[Select
                 each |= _by_task("z", tasks, chart["z_over_tau"]) | _by_task("theta", tasks, chart["theta"])
             rows.append(place | numbers | watched | row.get("metrics", {}) | each | place | {"epoch": row["epoch"]})
     return pd.DataFrame(rows, columns=None if rows else ["method", "condition", "seed", "epoch"])
+
+
+def collect_fields(
+    study: Study, results: Results, **selection: Unpack[Selection]
+) -> dict[tuple[str, str], NDArray[np.float64]]:
+    """Return a saved solution of each method and condition, at the first of the shown seeds that has one."""
+    fields: dict[tuple[str, str], NDArray[np.float64]] = {}
+    for cell, result in _finished_cells(study, results, **selection):
+        if cell.run.seed in study.seeds and isinstance(result.get("field"), str):
+            fields.setdefault((cell.method, cell.condition.key), decode_field(result["field"]))
+    return fields
 
 
 def _by_task(quantity: str, tasks: list[str], values: list[float]) -> dict[str, float]:

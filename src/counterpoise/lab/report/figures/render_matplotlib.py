@@ -19,7 +19,20 @@ from matplotlib.ticker import MaxNLocator
 
 from ...engine import available_cpus
 from ...files import write_atomic
-from .spec import TEXT_COLOUR, Axis, Bars, FigureSpec, Heatmap, Line, MarkStyle, Panel, Points, ReferenceLine, TextLabel
+from .spec import (
+    TEXT_COLOUR,
+    Axis,
+    Bars,
+    Field,
+    FigureSpec,
+    Heatmap,
+    Line,
+    MarkStyle,
+    Panel,
+    Points,
+    ReferenceLine,
+    TextLabel,
+)
 
 RC: dict[Any, Any] = {
     "font.size": 9,
@@ -147,6 +160,10 @@ def _panel(axis: Axes, panel: Panel) -> None:
                 _text_label(axis, mark)
             case Heatmap():
                 _heatmap(axis, mark)
+            case Field():
+                extent = (*mark.x_range, *mark.y_range)
+                limits: Any = {"vmin": -mark.limit, "vmax": mark.limit}
+                axis.imshow(mark.values, cmap="RdBu_r", aspect="auto", origin="lower", extent=extent, **limits)
     axis.set_title(panel.title, y=1.0)  # a fixed position: searching for one takes a tenth of the drawing time
     if panel.hide_axes:
         axis.axis("off")

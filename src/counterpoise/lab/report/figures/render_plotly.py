@@ -8,10 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from .spec import (
     TEXT_COLOUR,
     Axis,
     Bars,
+    Field,
     FigureSpec,
     Heatmap,
     Line,
@@ -117,6 +120,8 @@ def _traces(mark: Mark) -> list[Figure]:
             return [_bars(mark)]
         case Heatmap():
             return [_heatmap(mark)]
+        case Field():
+            return [_field(mark)]
     raise TypeError(f"{mark!r} is not drawn as a trace")
 
 
@@ -182,6 +187,20 @@ def _heatmap(mark: Heatmap) -> Figure:
         "zmax": 1,
         "xgap": 2,
         "ygap": 2,
+    }
+
+
+def _field(mark: Field) -> Figure:
+    rows, columns = mark.values.shape
+    return {
+        "type": "heatmap",
+        "x": finite_numbers(np.linspace(*mark.x_range, columns)),
+        "y": finite_numbers(np.linspace(*mark.y_range, rows)),
+        "z": [finite_numbers(np.round(row, 4)) for row in mark.values],
+        "colorscale": "RdBu",
+        "zmin": -mark.limit,
+        "zmax": mark.limit,
+        "hovertemplate": "%{z:.3g}<extra></extra>",
     }
 
 

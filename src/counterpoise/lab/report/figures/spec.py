@@ -1,4 +1,4 @@
-"""Figure specifications: panels of lines, points, bars, heat maps and labels, independent of the renderer.
+"""Figure specifications: panels of lines, points, bars, heat maps, fields and labels, independent of the renderer.
 
 `render_matplotlib` draws them for print, `render_plotly` for the page, with the same numbers and colours.
 """
@@ -108,7 +108,17 @@ class Heatmap:
         return "white" if self.shade[row, column] > 0.88 else "black"
 
 
-Mark = Line | Points | Bars | ReferenceLine | TextLabel | Heatmap
+@dataclass(frozen=True)
+class Field:
+    """A function on a rectangle, drawn as an image with colours from −limit (blue) to limit (red)."""
+
+    values: NDArray[np.float64]  # rows from the bottom to the top
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+    limit: float
+
+
+Mark = Line | Points | Bars | ReferenceLine | TextLabel | Heatmap | Field
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ from functools import partial
 import pandas as pd
 
 from ...data.dense import DENSE
+from ...data.pde import EQUATIONS
 from ...studies import Study
 from .. import ranks
-from . import dense, dynamics, ranking, scores, training
+from . import dense, dynamics, pinn, ranking, scores, training
 from .spec import FigureSpec, MarkStyle
 from .style import indexed_style, method_style
 
@@ -17,7 +18,10 @@ WITHOUT_FIGURES = ("knobs",)
 
 
 def study_figures(
-    study: Study, frames: Mapping[str, pd.DataFrame], load_histories: Callable[[], pd.DataFrame]
+    study: Study,
+    frames: Mapping[str, pd.DataFrame],
+    load_histories: Callable[[], pd.DataFrame],
+    load_fields: Callable[[], pinn.Fields] = dict,
 ) -> dict[str, FigureSpec]:
     """Return the figures of a study by the name of their files.
 
@@ -26,10 +30,13 @@ def study_figures(
         frames: the scores of this and possibly of other studies, by name.
         load_histories: returns the recorded epochs of the study's runs, none if only scores are known. Called only if
             a figure needs them.
+        load_fields: returns the saved solutions of the study's runs.
     """
     frame = frames[study.name]
     if not len(frame) or study.name in WITHOUT_FIGURES:
         return {}
+    if study.problem in EQUATIONS:
+        return _equation_figures(study, frame, load_histories(), load_fields())
     if study.rates:
         return {study.name: scores.ranking(study, frame)}
     if study.layout == "ranks":
@@ -48,6 +55,24 @@ def study_figures(
         elif study.problem == "heterogeneous":
             figures[study.name] = scores.regimes(study, frame)
         figures |= _synthetic_dynamics(study, histories)
+    return {name: figure for name, figure in figures.items() if figure}
+
+
+def _equation_figures(
+    study: Study, frame: pd.DataFrame, histories: pd.DataFrame, fields: pinn.Fields
+) -> dict[str, FigureSpec]:
+    figures: dict[str, FigureSpec | None] = {study.name: pinn.errors(study, frame)}
+    for condition in study.conditions:
+        name = _file_name(study.name, condition.key) if condition is not study.conditions[0] else study.name
+        here = histories[(histories["condition"] == condition.key) & histories["seed"].isin(study.seeds)]
+        styles = pinn.shown_styles(study, frame[frame["condition"] == condition.key])
+        shown = [(method, here[here["method"] == method]) for method in styles]
+        if len(here) and shown:
+            title = training.condition_title(study, condition)
+            figures[f"{name}-curves"] = pinn.curves(title, shown, styles)
+            figures[f"{name}-weights"] = dynamics.weights(title, shown, styles)
+            found = {method: fields[method, condition.key] for method in styles if (method, condition.key) in fields}
+            figures[f"{name}-fields"] = pinn.fields(title, EQUATIONS[study.problem], found)
     return {name: figure for name, figure in figures.items() if figure}
 
 
