@@ -115,7 +115,8 @@ def _products(flat: Tensor) -> Tensor:
 def _squared_norm(parts: list[Tensor], lead: int) -> Tensor:
     if lead == 0:
         return torch.stack(torch._foreach_norm(parts)).square().sum()
-    return torch.stack([part.square().sum(-1) for part in parts]).sum(0)
+    # A sum over the first dimension would depend on the number of replicas in its last digit.
+    return torch.stack([part.square().sum(-1) for part in parts], -1).sum(-1)
 
 
 def _add(total: Tensor | None, products: Tensor, present: Sequence[int], count: int) -> Tensor:
