@@ -136,7 +136,7 @@ def bpgs_chart(
     """
     mu, std, _ = statistics(losses, eps_log=eps_log, eps_std=eps_std)
     theta = theta.detach().to(mu.dtype)
-    upper, lower = theta.sigmoid(), (-theta).sigmoid()  # both, because 1 − σ(θ) loses its digits for large θ
+    upper, lower = _sigmoid(theta), _sigmoid(-theta)  # both, because 1 − σ(θ) loses its digits for large θ
     position = upper - lower
     reach = std * radius(losses.shape[-1], margin)
     if chart == "stateless":
@@ -146,6 +146,12 @@ def bpgs_chart(
     omega = (-s).clamp_max(EXPONENT_LIMIT).exp()
     alpha = masked_softmax(-s, torch.isfinite(losses))
     return Chart(mu, std, width, position, upper * lower, s, omega, alpha, theta)
+
+
+def _sigmoid(x: Tensor) -> Tensor:
+    """Return σ(x). On a CPU, `torch.sigmoid` rounds the last entries of a tensor differently from the others, so that
+    the result of a replica would depend on the number of replicas."""
+    return ((-x).exp() + 1).reciprocal()
 
 
 def bpgs_calibrate(
@@ -177,7 +183,8 @@ def bpgs_calibrate(
     """
     _, std, centred = statistics(losses, eps_log=eps_log, eps_std=eps_std)
     share = 0.5 + centred / (std * (2 * radius(losses.shape[-1], margin)))
-    start = torch.logit(share, CALIBRATION_EDGE).to(theta.dtype)
+    share = share.clamp(CALIBRATION_EDGE, 1 - CALIBRATION_EDGE)
+    start = (share / (1 - share)).log().to(theta.dtype)
     present = torch.isfinite(losses)
     return torch.where(present & ~calibrated, start, theta.detach()), calibrated | present
 
