@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from .. import kernels
+from .. import distributed, kernels
 from ..distributed import ProcessGroup
 from ..functional import Anchor, Chart, ChartKind, ChartOptions, Step, bpgs, bpgs_calibrate, bpgs_chart
 from ..functional._floats import FloatStep
@@ -179,10 +179,12 @@ class BPGS(Weighting):
 
         They are computed on access, from the losses and the θ of that step, so they cost nothing if unused.
         """
-        if self._last.losses is None:
+        last = self._last
+        used = last.values if last.losses is None else last.losses
+        if used is None or last.theta is None:
             return None
         dtype = working_dtype(self.theta.device)
-        theta, losses = (torch.as_tensor(kept, dtype=dtype) for kept in (self._last.theta, self._last.losses))
+        theta, losses = (torch.as_tensor(kept, dtype=dtype) for kept in (last.theta, used))
         return bpgs_chart(theta, losses, **self.options)
 
     @property
@@ -225,7 +227,7 @@ class BPGS(Weighting):
         self._last.theta, self._last.losses = inputs
         return step
 
-    def _unfused_step(self, losses: Tensor, calibrate: bool) -> tuple[Step, tuple[Tensor, Tensor]]:
+    def _unfused_step(self, losses: Tensor, calibrate: bool) -> tuple[Step, tuple[Tensor, Tensor | None]]:
         """Return the step from plain tensor operations, and the θ and the losses that it was computed from."""
         theta, scales, anchors = self.theta.detach().clone(), None, losses
         if self.measures_gradients:
@@ -244,6 +246,9 @@ class BPGS(Weighting):
             theta_gain=self.theta_gain,
             **self.options,
         )
+        differ = self.measures_gradients or self.memory or distributed.is_active(self.process_group)
+        if torch.compiler.is_compiling() and not differ:  # the copy that `record` makes serves; a second one costs time
+            return step, (theta, None)
         return step, (theta, anchors.clone())
 
     @torch.no_grad()

@@ -1,0 +1,71 @@
+"""Measure the step of every loss-space method on bare losses, relative to the sum of the stacked losses.
+
+    python benchmarks/loss_space_forms.py [--device cpu] [--tasks 3 14 64] [--out FOLDER]
+
+Forward and backward in eager mode, with the losses as a tensor, a list or a dictionary. The reference is
+`torch.stack(losses).sum().backward()`; with a tensor, the balancer gets `torch.stack(losses)`. The CPU is measured with
+one thread. On CUDA nothing waits for the device.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from timing import FOLDER, compare, device_work, save
+from torch import Tensor
+
+import counterpoise as cp
+
+SKIPPED = {"dtp"}  # needs indicators
+FORMS: dict[str, Callable[[dict[str, Tensor]], Any]] = {
+    "tensor": lambda losses: torch.stack(list(losses.values())),
+    "list": lambda losses: list(losses.values()),
+    "dictionary": lambda losses: losses,
+}
+
+
+def make_step(method: str, losses: dict[str, Tensor], form: str) -> Callable[[], object]:
+    """Return a step with the losses in one of the forms."""
+    options = {"accumulation": 1 << 40} if method == "famo" else {}
+    balancer = cp.make(method, list(losses), **options).to(next(iter(losses.values())).device)
+    if method in ("dwa", "stch"):
+        balancer.max_epoch_steps = None  # type: ignore[assignment]
+    convert = FORMS[form]
+    return lambda: balancer(convert(losses)).backward()
+
+
+def rows(device: str, sizes: list[int]) -> list[dict[str, Any]]:
+    found = []
+    for tasks in sizes:
+        losses = {f"task {i}": torch.rand((), device=device, requires_grad=True) for i in range(tasks)}
+        stacked_sum = {"sum": lambda losses=losses: torch.stack(list(losses.values())).sum().backward()}
+        for method in cp.methods("loss"):
+            if method in SKIPPED:
+                continue
+            steps = {form: make_step(method, losses, form) for form in FORMS}
+            times = compare(stacked_sum | steps, rounds=9, seconds=0.02, warm_up=40)
+            row: dict[str, Any] = {"device": device, "method": method, "T": tasks}
+            row |= {form: times[form][1] for form in FORMS} | {"us": 1e6 * times["sum"][0]}
+            if device == "cuda":
+                row["kernels"] = device_work(steps["dictionary"])[0] - device_work(stacked_sum["sum"])[0]
+            found.append(row)
+            print(
+                {key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()}, flush=True
+            )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--tasks", type=int, nargs="+", default=[3, 14, 64])
+    parser.add_argument("--out", type=Path, default=FOLDER)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    save(f"loss_space_forms_{options.device}", rows(options.device, options.tasks), options.out)
+
+
+if __name__ == "__main__":
+    main()
