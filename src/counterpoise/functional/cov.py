@@ -43,7 +43,9 @@ def cov_update(state: CoVState, losses: Tensor, *, decay: float | None = None) -
         decay (float, optional): Decay rate γ in [0, 1). None weights all steps equally. Default: None.
 
     Returns:
-        CoVState: The new statistics, in the precision of the old ones. Absent tasks keep theirs.
+        CoVState: The new statistics, in the precision of the old ones. Absent tasks keep theirs. A loss above 1e19
+        times the mean loss counts as absent. With `decay`, a loss above 1e6 times the mean loss is limited, such that
+        the mean grows by a factor of 11 at most.
 
     Example:
         >>> zeros = torch.zeros(2)

@@ -21,7 +21,8 @@ def go4align_update(log_probabilities: Tensor, losses: Tensor, *, step_size: flo
         step_size (float, optional): Step size η. Default: 1e-4.
 
     Returns:
-        Tensor: The new log-probabilities, shape (…, T), in the precision of the old ones. An absent task takes no step.
+        Tensor: The new log-probabilities, shape (…, T), in the precision of the old ones. An absent task takes no step,
+        nor does one with a loss above 1e19, from which its probability would not recover.
 
     Example:
         >>> go4align_update(torch.zeros(2), torch.tensor([4.0, 1.0]), step_size=1.0).exp()

@@ -107,7 +107,8 @@ def lra_weights(
 
     Returns:
         Tensor: The new weights, shape (…, T). Tasks that are absent or have a zero gradient keep theirs. If the
-        reference is absent, all keep theirs.
+        reference is absent, all keep theirs. A λ̂_i above 1e6 λ_i is limited, such that λ_i grows by a factor of 11 at
+        most.
 
     Example:
         >>> lra_weights(torch.ones(2), torch.tensor(5.0), torch.tensor([1.0, 0.1]), reference=0)

@@ -28,7 +28,8 @@ def pcd_squared_norms(gram: Tensor, mean: Tensor, steps: Tensor, *, beta: float 
         beta (float, optional): Decay of the average, in [0, 1). Default: 0.999.
 
     Returns:
-        tuple[Tensor, Tensor]: The new means and numbers of steps, in the dtypes given. Absent tasks keep theirs.
+        tuple[Tensor, Tensor]: The new means and numbers of steps, in the dtypes given. Absent tasks keep theirs. A
+        ‖g‖² above 1e6 v is limited, such that v grows by a factor of 11 at most.
 
     Example:
         >>> mean, steps = pcd_squared_norms(4 * torch.eye(2), torch.zeros(2), torch.zeros(2, dtype=torch.long))
