@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 MAX_ORDER = 4
-FUSED_ORDER = 2  # up to this order, the backward pass is written by hand
 SHAPES = 64  # compiled versions of the kernels: one for each number of points, directions and networks
 
 Orders = tuple[int, ...]
@@ -34,18 +33,16 @@ def tanh_jet(z: Tensor, bias: Tensor, orders: Orders) -> Tensor:
     Returns:
         The jet of tanh(f + bias), in the same layout.
     """
-    if max(orders, default=0) <= FUSED_ORDER:
-        out: Tensor = _TanhJet.apply(z, bias, orders)  # type: ignore[no-untyped-call]
-        return out
-    return _high_order(z, bias, orders)
+    out: Tensor = _TanhJet.apply(z, bias, orders)  # type: ignore[no-untyped-call]
+    return out
 
 
 class _TanhJet(torch.autograd.Function):
-    """A jet up to second order. The backward pass needs one kernel instead of one for each operation."""
+    """Both passes are written by hand, so that each can be compiled to a single kernel."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, bias: Tensor, orders: Orders) -> Tensor:
-        out = _kernel(_forward, z)(z, bias, orders)
+        out = _kernel(_forward if max(orders, default=0) <= 2 else _forward_high, z)(z, bias, orders)
         ctx.save_for_backward(z, out)
         ctx.orders = orders
         return out
@@ -54,11 +51,13 @@ class _TanhJet(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         z, out = ctx.saved_tensors
-        grad_z = _kernel(_backward, z)(grad, z, out, ctx.orders)
+        backward = _backward if max(ctx.orders, default=0) <= 2 else _backward_high
+        grad_z = _kernel(backward, z)(grad, z, out, ctx.orders)
         return grad_z, grad_z[:, 0].sum(1, keepdim=True), None
 
 
 def _forward(z: Tensor, bias: Tensor, orders: Orders) -> Tensor:
+    """Return the jet up to second order."""
     t = torch.tanh(z[:, 0] + bias)
     slope = 1 - t * t
     parts, channel = [t], 1
@@ -67,7 +66,7 @@ def _forward(z: Tensor, bias: Tensor, orders: Orders) -> Tensor:
             first = z[:, channel]
             product = slope * first
             parts.append(product)
-            if order == FUSED_ORDER:
+            if order == 2:
                 parts.append(slope * z[:, channel + 1] - 2 * t * first * product)
         channel += order
     return torch.stack(parts, 1)
@@ -83,7 +82,7 @@ def _backward(grad: Tensor, z: Tensor, out: Tensor, orders: Orders) -> Tensor:
             first, g1 = z[:, channel], grad[:, channel]
             along = g1 * first
             grad_first = g1
-            if order == FUSED_ORDER:
+            if order == 2:
                 g2 = grad[:, channel + 1]
                 along = along + g2 * z[:, channel + 1]
                 product = g2 * first
@@ -91,32 +90,72 @@ def _backward(grad: Tensor, z: Tensor, out: Tensor, orders: Orders) -> Tensor:
                 value = value - (2 - 6 * t * t) * product * first
             value = value - 2 * t * along
             parts.append(slope * grad_first)
-            if order == FUSED_ORDER:
+            if order == 2:
                 parts.append(slope * grad[:, channel + 1])
         channel += order
     return torch.stack([slope * value, *parts], 1)
 
 
-def _high_order(z: Tensor, bias: Tensor, orders: Orders) -> Tensor:
-    """Apply Faà di Bruno's formula; the backward pass is that of autograd."""
+def _forward_high(z: Tensor, bias: Tensor, orders: Orders) -> Tensor:
+    """Return the jet up to fourth order, by Faà di Bruno's formula."""
     t = torch.tanh(z[:, 0] + bias)
-    square = t * t
-    d1 = 1 - square
-    d2, d3, d4 = -2 * t * d1, d1 * (6 * square - 2), d1 * t * (16 - 24 * square)
+    d1, d2, d3, d4, _ = _tanh_derivatives(t)
     parts, channel = [t], 1
     for order in orders:
-        z1, z2, z3, z4 = (z[:, channel + i] if i < order else None for i in range(MAX_ORDER))
-        if z1 is not None:
-            parts.append(d1 * z1)
-        if z1 is not None and z2 is not None:
-            parts.append(d1 * z2 + d2 * z1 * z1)
-            if z3 is not None:
-                parts.append(d1 * z3 + 3 * d2 * z1 * z2 + d3 * z1**3)
-                if z4 is not None:
-                    mixed = d2 * (4 * z1 * z3 + 3 * z2 * z2) + 6 * d3 * z1 * z1 * z2
-                    parts.append(d1 * z4 + mixed + d4 * z1**4)
+        z1, z2, z3, z4 = _padded(z, channel, order)
+        along = [
+            d1 * z1,
+            d1 * z2 + d2 * z1 * z1,
+            d1 * z3 + 3 * d2 * z1 * z2 + d3 * z1 * z1 * z1,
+            d1 * z4 + d2 * (4 * z1 * z3 + 3 * z2 * z2) + 6 * d3 * z1 * z1 * z2 + d4 * z1 * z1 * z1 * z1,
+        ]
+        parts += along[:order]
         channel += order
     return torch.stack(parts, 1)
+
+
+def _backward_high(grad: Tensor, z: Tensor, out: Tensor, orders: Orders) -> Tensor:
+    t = out[:, 0]
+    d1, d2, d3, d4, d5 = _tanh_derivatives(t)
+    value = d1 * grad[:, 0]
+    parts, channel = [], 1
+    for order in orders:
+        z1, z2, z3, z4 = _padded(z, channel, order)
+        g1, g2, g3, g4 = _padded(grad, channel, order)
+        square = z1 * z1
+        cubic = d4 * square * z1
+        value = value + g1 * d2 * z1 + g2 * (d2 * z2 + d3 * square) + g3 * (d2 * z3 + 3 * d3 * z1 * z2 + cubic)
+        mixed = d3 * (4 * z1 * z3 + 3 * z2 * z2) + 6 * d4 * square * z2
+        value = value + g4 * (d2 * z4 + mixed + d5 * square * square)
+        first = g1 * d1 + 2 * g2 * d2 * z1 + 3 * g3 * (d2 * z2 + d3 * square)
+        along = [
+            first + 4 * g4 * (d2 * z3 + 3 * d3 * z1 * z2 + cubic),
+            g2 * d1 + 3 * g3 * d2 * z1 + 6 * g4 * (d2 * z2 + d3 * square),
+            g3 * d1 + 4 * g4 * d2 * z1,
+            g4 * d1,
+        ]
+        parts += along[:order]
+        channel += order
+    return torch.stack([value, *parts], 1)
+
+
+def _tanh_derivatives(t: Tensor) -> tuple[Tensor, ...]:
+    """Return the derivatives of tanh of the orders 1 to 5 from its value."""
+    square = t * t
+    d1 = 1 - square
+    return (
+        d1,
+        -2 * t * d1,
+        d1 * (6 * square - 2),
+        d1 * t * (16 - 24 * square),
+        d1 * (16 - 120 * square + 120 * square * square),
+    )
+
+
+def _padded(jet: Tensor, channel: int, order: int) -> list[Tensor]:
+    """Return the derivatives of order 1 to 4 along a direction, 0 above its highest order."""
+    zero = jet.new_zeros(())
+    return [jet[:, channel + i] if i < order else zero for i in range(MAX_ORDER)]
 
 
 _compiled: dict[Callable[..., Tensor], Callable[..., Tensor]] = {}
