@@ -36,11 +36,6 @@ def test_every_command_has_help() -> None:
         assert "Usage" in result.output
 
 
-def test_importing_the_app_does_not_import_plotting_libraries() -> None:
-    code = "import sys, counterpoise.lab.cli.app; print([m for m in ('matplotlib', 'pandas') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
-
-
 def test_ascii_terminal_replaces_characters() -> None:
     command = [sys.executable, "-m", "counterpoise", "studies"]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}

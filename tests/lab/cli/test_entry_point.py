@@ -1,5 +1,7 @@
-"""The script, `python -m counterpoise`, and the message without the extra `lab`."""
+"""The script, `python -m counterpoise`, what importing it loads, and the message without the extra `lab`."""
 
+import json
+import runpy
 import subprocess
 import sys
 from importlib.machinery import ModuleSpec
@@ -9,11 +11,36 @@ import pytest
 
 from counterpoise.lab.cli import main
 
+# Import torch once, and each module in a fork of its own.
+PROBE = """
+import json, os, sys, torch
+for name in sys.argv[1:]:
+    child = os.fork()
+    if child == 0:
+        __import__(name)
+        print(json.dumps([name, sorted(sys.modules)]), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+COMMANDS, APP, LIBRARY = "counterpoise.lab.cli", "counterpoise.lab.cli.app", "counterpoise.lab.workflows"
 
-def test_python_m_counterpoise_lists_commands() -> None:
-    ran = subprocess.run([sys.executable, "-m", "counterpoise", "--help"], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    assert "reproduce" in ran.stdout
+
+@pytest.fixture(scope="module")
+def loaded() -> dict[str, set[str]]:
+    """The modules that are loaded after each import."""
+    probe = [sys.executable, "-c", PROBE, COMMANDS, APP, LIBRARY]
+    done = subprocess.run(probe, capture_output=True, text=True, check=True)
+    return {name: set(modules) for name, modules in map(json.loads, done.stdout.splitlines())}
+
+
+def test_python_m_counterpoise_lists_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["counterpoise", "--help"])
+    with pytest.raises(SystemExit) as exit_:
+        runpy.run_module("counterpoise", run_name="__main__")
+    assert exit_.value.code == 0
+    assert "reproduce" in capsys.readouterr().out
 
 
 def test_missing_extra_exits_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,11 +52,14 @@ def test_missing_extra_exits_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> Non
         main()
 
 
-def test_importing_the_package_of_commands_does_not_import_typer() -> None:
-    code = "import sys, counterpoise.lab.cli; print([m for m in ('typer', 'rich') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+def test_importing_the_package_of_commands_does_not_import_typer(loaded: dict[str, set[str]]) -> None:
+    assert not loaded[COMMANDS] & {"typer", "rich"}
 
 
-def test_the_library_does_not_import_the_command_line() -> None:
-    code = "import sys, counterpoise, counterpoise.lab.workflows; print('counterpoise.lab.cli' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+def test_importing_the_app_does_not_import_plotting_libraries(loaded: dict[str, set[str]]) -> None:
+    assert "typer" in loaded[APP]
+    assert not loaded[APP] & {"matplotlib", "pandas"}
+
+
+def test_the_library_does_not_import_the_command_line(loaded: dict[str, set[str]]) -> None:
+    assert COMMANDS not in loaded[LIBRARY]
