@@ -151,16 +151,18 @@ class PinnTrainer:
     def results(self) -> list[dict[str, Any]]:
         """Return the result of each run: the error at the lowest training loss and that of the last step."""
         results = []
+        mean_square = float(self.workload.exact.square().mean())
         losses, steps = self.best_loss.squeeze(1).tolist(), self.best_step.squeeze(1).tolist()
         for history, loss, step, field in zip(self.history, losses, steps, self._fields(), strict=True):
             last = history[-1]
-            score = 1 - last["metrics"]["rel_l2"]
+            error = last["metrics"]["rel_l2"]
+            score = 1 - error
             z_over_tau = [abs(z) for row in history for z in row["chart"].get("z_over_tau", ())]
             results.append(
                 {
                     "epochs": len(history),
                     "macro": score,
-                    "metrics": last["metrics"] | {"training_loss": loss},
+                    "metrics": last["metrics"] | {"mse_e9": 1e9 * error**2 * mean_square, "training_loss": loss},
                     "weights": dict(zip(self.workload.tasks, last["weight"], strict=True)),
                     "chart": last["chart"],
                     "peak": max(z_over_tau, default=None),

@@ -46,6 +46,7 @@ METRIC_NAMES = {
     "parameters": "parameters",
     "rel_l2": "relative L2 error ↓",
     "rel_l2_last": "relative L2 error, last step ↓",
+    "mse_e9": "mean squared error × 10⁹ ↓",
     "training_loss": "lowest training loss ↓",
 }
 

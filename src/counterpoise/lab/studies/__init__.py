@@ -16,6 +16,7 @@ from . import (
     nyuv2_stop_gradient,
     pinn_burgers,
     pinn_helmholtz,
+    pinn_kirchhoff,
     pinn_klein_gordon,
     rescaling,
     rf1,
@@ -35,7 +36,7 @@ NYUV2_STUDIES = (
     nyuv2_first_batch.STUDY,
     nyuv2_overhead.STUDY,
 )
-PINN_STUDIES = (pinn_helmholtz.STUDY, pinn_burgers.STUDY, pinn_klein_gordon.STUDY)
+PINN_STUDIES = (pinn_helmholtz.STUDY, pinn_burgers.STUDY, pinn_klein_gordon.STUDY, pinn_kirchhoff.STUDY)
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
