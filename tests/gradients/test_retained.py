@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,11 +49,11 @@ def backward_with_monitor(trunk: nn.Module, losses: Losses) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _cache_with_donating_code(
-    network: tuple[nn.Module, Losses], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    """Fill torch's cache with code whose backward pass overwrites saved buffers, then reset Dynamo."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+def _cache_with_donating_code(network: tuple[nn.Module, Losses], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fill torch's cache with code whose backward pass overwrites saved buffers, then reset Dynamo.
+
+    It is the usual cache, so that the tests, and later runs of them, share what they compile.
+    """
     for config, name, value in ((functorch, "donated_buffer", True), (compiler, "cache_key_tag", "")):
         monkeypatch.setattr(config._config[name], "env_value_default", value)
     with functorch.patch(donated_buffer=True), compiler.patch(cache_key_tag=""):
