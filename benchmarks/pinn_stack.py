@@ -143,7 +143,7 @@ def main() -> None:
     if options.eager:
         os.environ["COUNTERPOISE_GRAPH"] = "0"
     torch.backends.cuda.matmul.allow_tf32 = options.tf32
-    warnings.simplefilter("always")
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
     if options.command == "check":
         check(options.study, options.steps)
     elif options.command == "train":

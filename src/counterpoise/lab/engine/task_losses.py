@@ -18,7 +18,7 @@ import counterpoise as cp
 
 from .balancer_groups import BalancerGroups
 
-BRANCHES = 8  # parallel branches of a step
+BRANCHES = 16  # parallel branches of a step
 
 
 class _LinearLosses(torch.autograd.Function):

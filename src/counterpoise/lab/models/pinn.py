@@ -4,14 +4,19 @@ A residual of a differential equation needs derivatives with respect to the inpu
 value, layer by layer, so that a training step needs a single reverse pass and no differentiation of gradients.
 """
 
+import os
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from .tanh_jet import Orders, channel_count, derivative_channels, tanh_jet
+
+ALIGNMENT = 4  # of hidden dimensions on CUDA
 
 Derivatives = tuple[tuple[tuple[float, ...], int], ...]
 """Directions in the input space, each with the highest order of derivative along it."""
@@ -86,22 +91,44 @@ class StackedPINN(nn.Module):
         parameters = self.layers() if layers is None else list(layers)
         weights, biases = parameters[: len(self.weights)], parameters[len(self.weights) :]
         orders: Orders = tuple(order for _, order in derivatives)
-        z = self._input_layer(x, derivatives, weights[0])
-        for weight, bias in zip(weights[1:], biases[:-1], strict=True):
-            z = _linear(tanh_jet(z, bias, orders), weight)
-        z = z.squeeze(-1)
+        x = (x - self.centre) / self.spread
+        kernels = fused_layers(x, orders) if len(weights) > 2 else None
+        if kernels is None:
+            z = self._input_layer(x, derivatives, weights[0])
+            for weight, bias in zip(weights[1:], biases[:-1], strict=True):
+                z = _linear(tanh_jet(z, bias, orders), weight)
+            z = z.squeeze(-1)
+        else:
+            z = self._fused(kernels, x, derivatives, _padded(weights), _padded(biases))
         along = [[z[:, channel] for channel in channels] for channels in derivative_channels(orders)]
         return Jet(z[:, 0] + biases[-1].squeeze(-1), along)
 
+    def _fused(
+        self, kernels: Any, x: Tensor, derivatives: Derivatives, weights: list[Tensor], biases: list[Tensor]
+    ) -> Tensor:
+        """Return the jet (R, C, N) of the outputs, by kernels for whole layers."""
+        orders = tuple(order for _, order in derivatives)
+        slopes = self._slopes(derivatives, weights[0])
+        jet = kernels.InputLayer.apply(x.contiguous(), weights[0], slopes, biases[0], orders)
+        for weight, bias in zip(weights[1:-2], biases[1:-2], strict=True):
+            jet = kernels.Activation.apply(_linear(jet, weight), bias, orders)
+        out: Tensor = kernels.OutputLayer.apply(_linear(jet, weights[-2]), biases[-2], weights[-1], orders)
+        return out
+
+    def _slopes(self, derivatives: Derivatives, weight: Tensor) -> Tensor:
+        """Return the derivatives (R, K, H) of the first linear layer along each direction."""
+        if not derivatives:
+            return weight.new_empty(len(weight), 0, weight.shape[2])
+        vectors = [[float(entry) for entry in direction] for direction, _ in derivatives]
+        return torch.matmul(_constant(vectors, self.spread) / self.spread, weight)
+
     def _input_layer(self, x: Tensor, derivatives: Derivatives, weight: Tensor) -> Tensor:
         """Return the jet (R, C, N, H) of the first linear layer without its bias. Second derivatives are zero."""
-        value = torch.bmm((x - self.centre) / self.spread, weight)
+        value = torch.bmm(x, weight)
         orders = [order for _, order in derivatives]
         if channel_count(tuple(orders)) == 1:
             return value.unsqueeze(1)
-        vectors = [[float(entry) for entry in direction] for direction, _ in derivatives]
-        directions = _constant(vectors, self.spread) / self.spread
-        slopes = torch.matmul(directions, weight).unsqueeze(2)  # (R, K, 1, H)
+        slopes = self._slopes(derivatives, weight).unsqueeze(2)
         parts = [value.unsqueeze(1)]
         for k, order in enumerate(orders):
             if order:
@@ -119,6 +146,38 @@ def _initialise(seed: int, sizes: Sequence[int]) -> list[Tensor]:
         weight = nn.init.xavier_normal_(torch.empty(fan_out, fan_in), generator=stream)
         weights.append(weight.T.contiguous())
     return weights
+
+
+def _padded(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Pad hidden dimensions with zeros to a multiple of four, which matrix products need for aligned loads.
+
+    Units with zero weights have the value 0 and no effect.
+    """
+    padded = []
+    for parameter in parameters:
+        rows, columns = (-size % ALIGNMENT if size > 2 else 0 for size in parameter.shape[1:])
+        padded.append(functional.pad(parameter, (0, columns, 0, rows)).contiguous())
+    return padded
+
+
+def fused_layers(x: Tensor, orders: Orders) -> Any:
+    """Return the module of layers as single CUDA kernels, or None where it does not apply.
+
+    COUNTERPOISE_FUSED=0 disables it.
+    """
+    supported = x.is_cuda and x.dtype == torch.float32 and x.shape[-1] == 2 and len(orders) <= 2
+    if not supported or max(orders, default=0) > 2 or os.environ.get("COUNTERPOISE_FUSED") == "0":
+        return None
+    return _load_layers()
+
+
+@cache
+def _load_layers() -> Any:
+    try:
+        from . import pinn_layers
+    except ImportError:  # this build of torch has no Triton
+        return None
+    return pinn_layers
 
 
 def _linear(jet: Tensor, weight: Tensor) -> Tensor:

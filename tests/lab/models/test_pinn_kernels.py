@@ -1,0 +1,125 @@
+"""The CUDA kernels of physics-informed networks, interpreted on the CPU, against the reference layers."""
+
+import importlib
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from counterpoise.lab.models import pinn
+from counterpoise.lab.models.pinn import Derivatives, StackedPINN
+
+MODULES = ("counterpoise.lab.models.pinn_triton", "counterpoise.lab.models.pinn_layers")
+X, Y = (1.0, 0.0), (0.0, 1.0)
+program: list[int] = [0, 0]
+programs: list[int] = [1, 1]
+
+
+class Pointer:
+    """An address in a tensor."""
+
+    def __init__(self, memory: Tensor, offset: Any = 0) -> None:
+        self.memory, self.offset = memory, offset
+
+    def __add__(self, other: Any) -> "Pointer":
+        return Pointer(self.memory, self.offset + other)
+
+
+def load(pointer: Pointer, mask: Tensor, other: float) -> Tensor:
+    offset, mask = torch.broadcast_tensors(pointer.offset, mask)
+    assert bool(((offset >= 0) & (offset < len(pointer.memory)))[mask].all()), "a load is out of bounds"
+    return torch.where(mask, pointer.memory[torch.where(mask, offset, 0)], other)
+
+
+def store(pointer: Pointer, value: Tensor, mask: Tensor) -> None:
+    offset, mask, value = torch.broadcast_tensors(pointer.offset, mask, value)
+    assert bool(((offset >= 0) & (offset < len(pointer.memory)))[mask].all()), "a store is out of bounds"
+    pointer.memory[offset[mask]] = value[mask]
+
+
+class Kernel:
+    """A kernel that runs its programs one after another."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
+
+    def __getitem__(self, grid: tuple[int, int]) -> Callable[..., None]:
+        def launch(*inputs: Any, **options: Any) -> None:
+            given = [Pointer(value.view(-1)) if isinstance(value, Tensor) else value for value in inputs]
+            programs[:] = grid
+            for program[0], program[1] in itertools.product(*map(range, grid)):
+                self.function(*given, **options)
+
+        return launch
+
+
+@pytest.fixture
+def layers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Import the kernels with an interpreter in place of Triton."""
+    triton, language = ModuleType("triton"), ModuleType("triton.language")
+    helpers = ModuleType("torch._inductor.runtime.triton_helpers")
+    triton.__dict__.update(
+        jit=Kernel, language=language, cdiv=lambda a, b: -(-a // b), next_power_of_2=lambda n: 1 << (n - 1).bit_length()
+    )
+    language.__dict__.update(
+        constexpr=int,
+        int64=torch.int64,
+        load=load,
+        store=store,
+        arange=torch.arange,
+        program_id=lambda axis: torch.tensor(program[axis]),
+        num_programs=lambda axis: programs[axis],
+        sum=lambda values, axis: values.sum(axis),
+    )
+    helpers.__dict__["libdevice"] = torch
+    for name, module in {"triton": triton, "triton.language": language, helpers.__name__: helpers}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield importlib.import_module(MODULES[1])
+    for name in MODULES:
+        sys.modules.pop(name, None)
+        delattr(sys.modules["counterpoise.lab.models"], name.rpartition(".")[2])
+
+
+@pytest.mark.parametrize(
+    "derivatives", [(), ((Y, 1),), ((X, 2), (Y, 1)), ((X, 2), (Y, 2))], ids=["value", "first", "mixed", "second"]
+)
+def test_kernels_agree_with_the_reference(
+    layers: Any, derivatives: Derivatives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = StackedPINN([0, 1], width=6, depth=3, centre=[0.1, 0.2], spread=[0.5, 2.0]).double()
+    with torch.no_grad():
+        for bias in network.biases:
+            bias.normal_(generator=torch.Generator().manual_seed(0))
+    x = torch.rand(2, 19, 2, dtype=torch.float64)
+    found = []
+    for kernels in (None, layers):
+        monkeypatch.setattr(pinn, "fused_layers", lambda x, orders, kernels=kernels: kernels)
+        jet = network.jet(x, derivatives)
+        outputs = torch.stack([jet.value, *(d for along in jet.along for d in along)])
+        factors = torch.linspace(-1, 1, outputs.numel(), dtype=torch.float64).view_as(outputs)
+        gradients = torch.autograd.grad((outputs * factors).sum(), network.layers(), materialize_grads=True)
+        found.append((outputs, gradients))
+    torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("derivatives", [(), ((X, 2), (Y, 1)), ((X, 2), (Y, 2))], ids=["value", "mixed", "second"])
+def test_cuda_agrees_with_the_cpu(derivatives: Derivatives) -> None:
+    network, x = StackedPINN([0, 1]), torch.rand(2, 70, 2)
+    found = []
+    for device in ("cpu", "cuda"):
+        jet = network.to(device).jet(x.to(device), derivatives)
+        outputs = torch.stack([jet.value, *(d for along in jet.along for d in along)])
+        gradients = torch.autograd.grad(outputs.square().sum(), network.layers(), materialize_grads=True)
+        found.append((outputs.cpu(), [gradient.cpu() for gradient in gradients]))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-4)
