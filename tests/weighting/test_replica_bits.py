@@ -58,7 +58,7 @@ def test_a_replica_has_the_same_bits_in_a_stack_of_any_size(case: str) -> None:
 @pytest.mark.parametrize("replicas", [2, 3, 9])
 def test_gradient_norms_have_the_same_bits_in_a_stack_of_any_size(replicas: int) -> None:
     generator = torch.Generator().manual_seed(replicas)
-    shapes = [(7, 5), (5,), (5, 3), (3,), (3, 1)]
+    shapes = [(7, 5), (5,), (5, 3), (3,), (3, 1)] * 4
     rows: Any = [[torch.randn(replicas, *shape, generator=generator) for shape in shapes] for _ in range(2)]
     together = squared_norms(rows, 1)
     for r in range(replicas):

@@ -383,6 +383,7 @@ class Aggregation(GradientStatistics):
 
     def _backward_sum(self, roots: Sequence[TaskRoot], targets: ComparisonTargets, keep: bool) -> None:
         """Run one plain backward pass of the weighted sum."""
+        self._backward.check([root for root in roots if root.slot >= 0], targets, self.passes)
         if targets.at_features and roots:
             torch.autograd.backward([r.loss for r in roots], [r.grad for r in roots], retain_graph=keep)
         elif not targets.at_features:

@@ -30,6 +30,18 @@ def other_leaves(outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> list[T
     return list({id(leaf): leaf for leaf in leaves if leaf is not None and id(leaf) not in own}.values())
 
 
+def reaches(outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> bool:
+    """Return whether any of the outputs depends on any of the targets."""
+    edges = {(target.grad_fn, target.output_nr) for target in targets if target.grad_fn is not None}
+    leaves = {id(target) for target in targets if target.grad_fn is None}
+    if any((output.grad_fn, output.output_nr) in edges for output in outputs):
+        return True
+    return any(
+        id(getattr(node, "variable", None)) in leaves or any(edge in edges for edge in node.next_functions)
+        for node in graph_nodes(outputs, targets)
+    )
+
+
 def has_bypass(outputs: Sequence[Tensor], features: Sequence[Tensor]) -> bool:
     """Return whether the outputs reach the graph behind the features on another path, for example by tied weights."""
     before = set(graph_nodes(features, ()))

@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from .graph import has_bypass, has_nested, other_leaves
+from .graph import has_bypass, has_nested, other_leaves, reaches
 from .retained import check_retained
 from .sharding import is_sharded
-from .task_gradients import batched_gradients, feature_gradients, loop_gradients, propagate_to_parameters
+from .task_gradients import UNREACHED, batched_gradients, feature_gradients, loop_gradients, propagate_to_parameters
 from .types import TaskGradients, TaskRoot
 
 Passes = Literal["auto", "loop", "batched"]
@@ -40,6 +40,11 @@ class ComparisonTargets(NamedTuple):
                 raise TypeError(f"features must be tensors, got {z!r}")
             if not z.requires_grad:
                 raise ValueError("features do not require a gradient: pass them as the shared network returns them")
+            if z.is_complex():
+                raise ValueError(
+                    f"features contain a complex tensor of shape {tuple(z.shape)}, expected real ones: compute the "
+                    f"heads from torch.view_as_real(features), and pass that"
+                )
         if shared is None:
             return cls(unique, unique)
         return cls(shared_parameters(shared), unique)
@@ -62,6 +67,7 @@ class BackwardPasses:
         self.batches: bool | None = None  # whether batched passes work; None before the first
         self.without_bypass: set[int] = set()  # tasks known to reach the shared network through the features only
         self.not_nested = False  # whether no feature is known to be computed from another one
+        self.checked = False  # whether `check` has passed
 
     def compute(
         self, roots: Sequence[TaskRoot], place: ComparisonTargets, keep: bool, passes: Passes, *, heads: bool
@@ -95,6 +101,21 @@ class BackwardPasses:
                 return grads
         return _on_parameters(roots, place, keep, batched=False, heads=heads)
 
+    def check(self, roots: Sequence[TaskRoot], place: ComparisonTargets, passes: Passes) -> None:
+        """Raise the errors of `compute` about its arguments in a step that compares no tasks, if it is the first."""
+        if self.checked or not roots:
+            return
+        self._check_nesting(place.features)
+        outputs = [root.loss for root in roots]
+        if place.at_features:
+            self._check_bypass(roots, place.features)
+            if not reaches(outputs, place.features):
+                raise ValueError(UNREACHED)
+        else:
+            self._use_batches(place, passes)
+            _leaves_of_heads(outputs, place)
+        self.checked = True
+
     def _check_nesting(self, features: Sequence[Tensor]) -> None:
         if len(features) < 2 or self.not_nested:
             return
@@ -106,7 +127,10 @@ class BackwardPasses:
         self.not_nested = True
 
     def _at_features(self, roots: Sequence[TaskRoot], features: Sequence[Tensor], keep: bool) -> TaskGradients:
-        outputs = [root.loss for root in roots]
+        self._check_bypass(roots, features)
+        return feature_gradients(roots, features, other_leaves([root.loss for root in roots], features), keep)
+
+    def _check_bypass(self, roots: Sequence[TaskRoot], features: Sequence[Tensor]) -> None:
         unchecked = [root.loss for root in roots if root.slot not in self.without_bypass]
         if unchecked and has_bypass(unchecked, features):
             raise ValueError(
@@ -114,7 +138,6 @@ class BackwardPasses:
                 "or add the tensors through which it passes to features=, unless one is computed from another"
             )
         self.without_bypass.update(root.slot for root in roots)
-        return feature_gradients(roots, features, other_leaves(outputs, features), keep)
 
     def _use_batches(self, place: ComparisonTargets, passes: Passes) -> bool:
         if place.sharded and (passes == "batched" or place.features):
@@ -132,15 +155,25 @@ def _on_parameters(
     roots: Sequence[TaskRoot], place: ComparisonTargets, keep: bool, *, batched: bool, heads: bool
 ) -> TaskGradients:
     outputs = [root.loss for root in roots]
-    # Leaves before the features that are not targets would get no gradient from a pass through the features.
-    if place.features and not other_leaves(place.features, place.targets):
-        leaves = other_leaves(outputs, place.features)
-        if {id(leaf) for leaf in leaves} & {id(target) for target in place.targets}:
-            raise ValueError("a task reaches a shared parameter without passing through features=: leave features= out")
-        grads = feature_gradients(roots, place.features, leaves, keep)
+    head_leaves = _leaves_of_heads(outputs, place)
+    if head_leaves is not None:
+        grads = feature_gradients(roots, place.features, head_leaves, keep)
         return propagate_to_parameters(grads, place.features, place.targets, batched, keep)
     leaves = other_leaves(outputs, place.targets) if batched or heads else []
     return (batched_gradients if batched else loop_gradients)(roots, place.targets, leaves, keep)
+
+
+def _leaves_of_heads(outputs: Sequence[Tensor], place: ComparisonTargets) -> list[Tensor] | None:
+    """Return the leaves after the features, or None if gradients cannot be computed through the features.
+
+    Leaves before the features that are not targets would get no gradient from such a pass.
+    """
+    if not place.features or other_leaves(place.features, place.targets):
+        return None
+    leaves = other_leaves(outputs, place.features)
+    if {id(leaf) for leaf in leaves} & {id(target) for target in place.targets}:
+        raise ValueError("a task reaches a shared parameter without passing through features=: leave features= out")
+    return leaves
 
 
 def shared_parameters(shared: Iterable[Tensor]) -> list[Tensor]:

@@ -9,6 +9,8 @@ from .graph import other_leaves
 from .sharding import is_sharded
 from .types import GradientList, TaskGradients, TaskRoot
 
+UNREACHED = "no task depends on any of the tensors on which gradients are compared"
+
 
 def loop_gradients(
     roots: Sequence[TaskRoot], targets: Sequence[Tensor], leaves: Sequence[Tensor], keep: bool
@@ -148,7 +150,7 @@ def _split(
 def _check_reached(rows: list[GradientList]) -> None:
     """Raise an error if no task reaches the targets, or if a gradient is sparse."""
     if rows and all(grad is None for row in rows for grad in row):
-        raise ValueError("no task depends on any of the tensors on which gradients are compared")
+        raise ValueError(UNREACHED)
     for row in rows:
         for grad in row:
             if grad is not None and grad.layout is not torch.strided:
