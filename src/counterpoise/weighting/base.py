@@ -23,7 +23,8 @@ from .._state.float32 import state_dtype
 from ..balancer import Balancer
 from ..distributed import ProcessGroup
 from ..functional import Step, limit_ratio, rescale_to_sum, weighted_sum
-from ..functional._floats import FloatStep
+from ..functional._floats import FLOOR, FloatStep
+from ..functional._outliers import limit_outliers
 from ..gradients import ComparisonTargets, TaskGradients
 from ..inputs import Losses, PerTask, Slots, check_number, check_values, collect_losses, cut_nonfinite, mask_unsampled
 from ._direct import direct_objective
@@ -360,7 +361,8 @@ class Weighting(Balancer):
         present = torch.isfinite(losses)
         if learning:
             current = losses.to(recent.dtype)
-            moved = torch.where(torch.isnan(recent), current, torch.lerp(current, recent, MEMORY_DECAY))
+            limited = limit_outliers(current, recent, 1 - MEMORY_DECAY, least_mean=FLOOR)
+            moved = torch.where(torch.isnan(recent), current, torch.lerp(limited, recent, MEMORY_DECAY))
             recent.copy_(torch.where(present, moved, recent))
         return torch.where(present, losses, recent.to(losses.dtype))
 
