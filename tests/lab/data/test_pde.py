@@ -18,7 +18,8 @@ def difference(equation: PDE, x: Tensor, direction: tuple[float, ...], order: in
     target[order] = torch.lgamma(torch.tensor(order + 1.0, dtype=torch.float64)).exp()
     weights = torch.linalg.solve(powers, target) / step**order
     shifts = step * offsets.unsqueeze(-1) * torch.tensor(direction, dtype=torch.float64)
-    return (equation.exact(x.unsqueeze(-2) + shifts) * weights).sum(-1)
+    quotient: Tensor = (equation.exact(x.unsqueeze(-2) + shifts) * weights).sum(-1)
+    return quotient
 
 
 def exact_jet(equation: PDE, term: Term, x: Tensor, step: float) -> Jet:
