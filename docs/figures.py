@@ -1,5 +1,6 @@
 """Draw the figures of the documentation from the library and the recorded results: python docs/figures.py."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import counterpoise as cp
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "figures"
+PINNS = ROOT / "docs" / "pinns.json"
 SCORES = ROOT / "results" / "beyond" / "tables" / "beyond-rescaling.md"
 TASKS = ("seg", "depth", "normals")
 COLOURS = ("#0072B2", "#D55E00", "#00845F")  # one per task, as in the atlas
@@ -194,6 +196,62 @@ def draw_arrow(axis: Axes, tip: torch.Tensor, colour: str, width: float) -> None
     axis.annotate("", (tip[0].item(), tip[1].item()), (0, 0), arrowprops=style)
 
 
+def pinn_fields() -> Figure:
+    """Plot the recorded solutions of the Helmholtz equation by three methods, and their errors."""
+    record = json.loads(PINNS.read_text(encoding="utf-8"))
+    axis_points = np.linspace(-1, 1, record["size"])
+    exact = np.outer(np.sin(np.pi * axis_points), np.sin(4 * np.pi * axis_points))
+    titles = {"`cp.Static`, the plain sum": "plain sum", "`cp.BPGS`": "BPGS", "`cp.LRA`": "LRA"}
+    found = {"exact solution": exact}
+    found |= {titles[name]: np.array(values) / 100 for name, values in record["solution"].items()}
+    figure = Figure(figsize=(8.4, 4.3), layout="constrained")
+    axes = figure.subplots(2, 4, sharex=True, sharey=True)
+    for column, (title, u) in enumerate(found.items()):
+        rows = ((u, "RdBu_r", -1.1, 1.1), (abs(u - exact), "magma_r", 0.0, 1.0))
+        for axis, (values, colours, least, most) in zip(axes[:, column], rows, strict=True):
+            options: dict[str, Any] = {"extent": (-1, 1, -1, 1), "origin": "lower", "interpolation": "none"}
+            axis.imshow(values.T, cmap=colours, vmin=least, vmax=most, **options)
+            axis.grid(visible=False)
+            axis.set(xticks=[-1, 0, 1], yticks=[-1, 0, 1])
+        error = np.linalg.norm(u - exact) / np.linalg.norm(exact)
+        axes[0, column].set_title(title if title == "exact solution" else f"{title}: error {error:.2g}")
+    axes[1, 0].set_visible(False)
+    axes[0, 0].set_ylabel("solution u")
+    axes[1, 1].set_ylabel("absolute error")
+    axes[1, 1].tick_params(labelleft=True)
+    axes[0, 0].tick_params(labelbottom=True)
+    for row in (0, 1):
+        figure.colorbar(axes[row, 3].images[0], ax=axes[row, :], aspect=14, shrink=0.9)
+    return figure
+
+
+def pinn_collapse() -> Figure:
+    """Plot recorded losses and gradient norms of the Helmholtz problem with BPGS, and the weights of three methods."""
+    record = json.loads(PINNS.read_text(encoding="utf-8"))
+    curves = {name[4:-1]: np.array(rows).T for name, rows in record["curves"].items()}  # without `cp.`
+    steps = record["every"] * np.arange(curves["BPGS"].shape[1])
+    figure = Figure(figsize=(8.4, 2.9), layout="constrained")
+    losses, norms, weights = figure.subplots(1, 3)
+    residual, boundary, _, boundary_norm, _ = curves["BPGS"]
+    for values, name, colour, dash in zip(
+        (residual, boundary), ("residual", "boundary"), COLOURS, DASHES, strict=False
+    ):
+        losses.plot(steps, values, dash, color=colour, linewidth=1.6, label=name)
+    losses.set(title="BPGS: losses", xlabel="step", yscale="log")
+    losses.legend(loc="center right")
+    norms.plot(boundary, boundary_norm, ".", color=COLOURS[1], markersize=4, label="measured")
+    ends = np.array([boundary.min(), boundary.max()])
+    scale = np.median(boundary_norm / np.sqrt(boundary))
+    norms.plot(ends, scale * np.sqrt(ends), color="#333333", linewidth=1, label="∝ √L")
+    norms.set(title="BPGS: ‖∇L‖ of the boundary", xlabel="boundary loss L", xscale="log", yscale="log")
+    norms.legend(loc="lower right")
+    for (name, rows), colour in zip(curves.items(), COLOURS, strict=True):
+        weights.plot(steps, rows[4], color=colour, linewidth=1.6, label=name)
+    weights.set(title="weight of boundary / residual", xlabel="step", yscale="log")
+    weights.legend(loc="best")
+    return figure
+
+
 FIGURES: dict[str, Callable[[], Figure]] = {
     "score-light": score_by_factor,
     "score-dark": lambda: score_by_factor(dark=True),
@@ -201,6 +259,8 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "scale": scale,
     "follow": follow,
     "directions": directions,
+    "pinn-fields": pinn_fields,
+    "pinn-collapse": pinn_collapse,
 }
 
 

@@ -1,0 +1,48 @@
+"""The page on physics-informed networks has the recorded numbers, and its script solves the stated equation."""
+
+import importlib
+import json
+from typing import Any
+
+import pytest
+import torch
+from helpers.paths import ROOT
+
+import counterpoise as cp
+
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(DOCS)
+    return importlib.import_module("pinns_table")
+
+
+def test_table_has_the_recorded_numbers(script: Any) -> None:
+    record = json.loads((DOCS / "pinns.json").read_text(encoding="utf-8"))
+    found = script.MARKERS.search((DOCS / "pinns.md").read_text(encoding="utf-8"))
+    assert found is not None
+    assert found[0] == f"{found[1]}{script.table(record['table'])}\n{found[2]}"
+    assert list(record["table"]) == list(script.METHODS)
+
+
+def test_forward_derivatives_agree_with_autograd(script: Any) -> None:
+    network = script.Networks([0, 1])
+    x = torch.rand(2, 5, 2, requires_grad=True)
+    u, second = network.laplacian(x)
+    (slope,) = torch.autograd.grad(network(x).sum(), x, create_graph=True)
+    parts = [torch.autograd.grad(slope[..., i].sum(), x, retain_graph=True)[0][..., i : i + 1] for i in (0, 1)]
+    torch.testing.assert_close(u, network(x))
+    torch.testing.assert_close(second, parts[0] + parts[1])
+
+
+@pytest.mark.filterwarnings("ignore::counterpoise.BalanceWarning")
+def test_bpgs_gives_the_boundary_more_weight_than_lra(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "STEPS", 40)
+    ratios = {}
+    for method in (cp.BPGS, cp.LRA):
+        balancer = method(script.TASKS, batch_shape=len(script.SEEDS))
+        script.train_adam(script.Networks(script.SEEDS), balancer)
+        ratios[method] = max(script.weight_ratios(balancer))
+    assert ratios[cp.BPGS] > 1000 * ratios[cp.LRA]
