@@ -65,7 +65,8 @@ def test_sparse_embeddings_give_the_results_of_dense_ones(name: str, place: str)
 def test_complex_tensors_are_refused_in_the_first_step(name: str) -> None:
     w = torch.ones(2, dtype=torch.complex64, requires_grad=True)
     z = 2 * w
-    losses, needs = [z.abs().sum(), z.real.sum()], {"residuals": {"a": z.abs()}} if name == "ntk" else {}
+    losses = [z.abs().sum(), z.real.sum()]
+    needs: dict[str, Any] = {"residuals": {"a": z.abs()}} if name == "ntk" else {}
     with pytest.raises(ValueError, match=r"shared contains a complex parameter of shape \(2,\), expected real ones"):
         METHODS[name]().backward(losses, shared=[w], **needs)
     with pytest.raises(ValueError, match=r"features contain a complex tensor of shape \(2,\), expected real ones"):

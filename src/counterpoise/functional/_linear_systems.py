@@ -18,7 +18,8 @@ def solve(matrix: Tensor, right: Tensor) -> Tensor:
     (https://github.com/pytorch/pytorch/issues/142815, https://github.com/pytorch/pytorch/issues/141358).
     """
     if matrix.device.type != "cpu" or matrix.shape[-1] <= tolerances.BATCHED_TASKS or matrix.dim() == 2:
-        return torch.linalg.solve_ex(matrix, right)[0]
+        solution: Tensor = torch.linalg.solve_ex(matrix, right)[0]
+        return solution
     pairs = zip(matrix.flatten(0, -3), right.flatten(0, -3), strict=True)
     solutions = [torch.linalg.solve_ex(m, b)[0] for m, b in pairs]
     return torch.stack(solutions).view(right.shape) if solutions else torch.empty_like(right)
@@ -29,7 +30,8 @@ def smallest_eigenvalue(matrix: Tensor) -> Tensor:
 
     Entries that no cosine can have, such as NaN, are replaced: they would raise an error.
     """
-    return torch.linalg.eigvalsh(matrix.nan_to_num(0.0).clamp(-MAX_ENTRY, MAX_ENTRY))[:, :1, None]
+    values: Tensor = torch.linalg.eigvalsh(matrix.nan_to_num(0.0).clamp(-MAX_ENTRY, MAX_ENTRY))
+    return values[:, :1, None]
 
 
 def shift_to_definite(matrix: Tensor, rows: Tensor, rounding: float) -> Tensor:
