@@ -251,3 +251,25 @@ def test_ntk_names_missing_residuals() -> None:
     net = Net()
     with pytest.raises(ValueError, match="NTK needs residuals= for 'a', 'b', 'c' in this step, got nothing"):
         cp.NTK(TASKS).backward(net.losses(), shared=net.shared.parameters())
+
+
+def test_steps_of_bpgs_on_gradients_are_those_of_the_tensor_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU, BPGS computes with Python floats; the tensor operations are the reference."""
+
+    def train() -> list[torch.Tensor]:
+        weight = torch.ones(4, dtype=torch.float64, requires_grad=True)
+        balancer, found = cp.BPGS(3, statistic="gradient", every=2).double(), []
+        optimizer = torch.optim.SGD([weight, *balancer.parameters()], lr=0.01)
+        for step in range(6):
+            optimizer.zero_grad()
+            losses = [((k + 1) * 10**k * weight).square().sum() if k != 1 or step != 3 else None for k in range(3)]
+            found.append(balancer.backward(losses, shared=[weight]))
+            assert balancer.weights is not None
+            assert balancer.geometry is not None
+            found += [balancer.weights, balancer.geometry.s, balancer.theta.detach().clone()]
+            optimizer.step()
+        return found
+
+    floats = train()
+    monkeypatch.setattr("counterpoise.kernels.select_bpgs_kernel", lambda *_: None)
+    torch.testing.assert_close(floats, train(), rtol=1e-11, atol=1e-11, equal_nan=True)

@@ -16,17 +16,18 @@ Kernel = Callable[..., tuple[Step, StepInputs]]
 CPU_TASK_LIMIT = 512  # tensor operations become faster than Python arithmetic near 900 tasks
 
 
-def select_bpgs_kernel(losses: Tensor) -> Kernel | None:
+def select_bpgs_kernel(losses: Tensor, scales: Tensor | None = None) -> Kernel | None:
     """Return the fused BPGS step for these losses, or None if plain tensor operations are the better choice.
 
     For one loss vector on the CPU, Python arithmetic is faster than dispatching fifty tensor operations. On CUDA, the
-    whole step is one kernel launch. While compiling, the compiler fuses the plain implementation.
+    whole step is one kernel launch. While compiling, the compiler fuses the plain implementation. Only the step on the
+    CPU takes `scales`.
     """
     if torch.compiler.is_compiling():
         return None
     if losses.device.type == "cpu" and losses.dim() == 1 and losses.shape[0] <= CPU_TASK_LIMIT:
         return bpgs_cpu.bpgs
-    if losses.device.type == "cuda":
+    if losses.device.type == "cuda" and scales is None:
         return _load_cuda_kernel()
     return None
 

@@ -30,12 +30,15 @@ def bpgs(
     margin: float,
     eps_log: float,
     eps_std: float,
+    scales: Tensor | None = None,
 ) -> tuple[Step, tuple[list[float], list[float]]]:
     """Calibrate θ in place where needed, and compute the step.
 
-    Returns the step, and the θ and the losses that it was computed from.
+    The chart is anchored to `scales` if they are given, NaN for absent tasks, and otherwise to the losses. Returns the
+    step, and the θ and the losses or scales that it was computed from.
     """
     values: list[float] = losses.tolist()
+    anchors: list[float] = values if scales is None else scales.tolist()
     step, used_theta = bpgs_floats(
         values,
         theta,
@@ -45,9 +48,10 @@ def bpgs(
         margin=margin,
         eps_log=eps_log,
         eps_std=eps_std,
+        anchors=anchors,
         largest=torch.finfo(output_dtype(losses)).max,
     )
-    return step_from_floats(step, output_dtype(losses)), (used_theta, values)
+    return step_from_floats(step, output_dtype(losses)), (used_theta, anchors)
 
 
 def bpgs_floats(
@@ -60,18 +64,19 @@ def bpgs_floats(
     margin: float,
     eps_log: float,
     eps_std: float,
+    anchors: list[float] | None = None,
     largest: float = FLOAT32_MAX,
 ) -> tuple[FloatStep, list[float]]:
     """Compute the step for losses in Python floats, as `bpgs`. Gradients are clamped to `largest`.
 
-    Returns the step and the θ that it was computed from.
+    The chart is anchored to `anchors`, by default the losses. Returns the step and the θ that it was computed from.
     """
-    tasks = len(losses)
-    present = range(tasks) if isfinite(sum(losses)) else [i for i in range(tasks) if isfinite(losses[i])]
+    tasks, anchors = len(losses), losses if anchors is None else anchors
+    present = range(tasks) if isfinite(sum(anchors)) else [i for i in range(tasks) if isfinite(anchors[i])]
     if not present:
         return FloatStep(0.0, [0.0] * tasks, [0.0] * tasks), theta.tolist()
     complete = len(present) == tasks
-    x = losses if complete else [losses[i] for i in present]
+    x = anchors if complete else [anchors[i] for i in present]
     tau = radius(tasks, margin)
 
     smallest = min(x)
@@ -101,6 +106,8 @@ def bpgs_floats(
     gradient = [gain * p * (d * p) * (1.0 - omega_scale * w) for d, p, w in zip(decays, shares, weighted, strict=True)]
     if smallest < 0 or gain * (1.0 + omega_scale * j_net) > FLOAT32_MAX:
         gradient = [min(max(g, -largest), largest) for g in gradient]
+    if anchors is not losses:
+        j_net = sum([a * losses[i] for a, i in zip(alpha, present, strict=True)])
     if not complete:
         alpha, gradient = _scatter(alpha, present, tasks), _scatter(gradient, present, tasks)
     return FloatStep(j_net, alpha, gradient), current_theta

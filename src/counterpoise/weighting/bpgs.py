@@ -215,23 +215,26 @@ class BPGS(Weighting):
         return step
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
-        calibrate = self.calibrate and learning
-        default_form = self.chart == "batch" and self.split and self.normalise and not self.measures_gradients
-        fused = kernels.select_bpgs_kernel(losses) if default_form else None
+        calibrate, scales = self.calibrate and learning, None
+        if self.measures_gradients:
+            scales = torch.where(torch.isfinite(losses), self.log_norms.exp().to(losses.dtype), torch.nan)
+        default_form = self.chart == "batch" and self.split and self.normalise
+        fused = kernels.select_bpgs_kernel(losses, scales) if default_form else None
         if fused is not None:
+            options = self.anchor if scales is None else {**self.anchor, "scales": scales}
             step, inputs = fused(
-                losses, self.theta, self.calibrated, calibrate=calibrate, theta_gain=self.theta_gain, **self.anchor
+                losses, self.theta, self.calibrated, calibrate=calibrate, theta_gain=self.theta_gain, **options
             )
         else:
-            step, inputs = self._unfused_step(losses, calibrate)
+            step, inputs = self._unfused_step(losses, scales, calibrate)
         self._last.theta, self._last.losses = inputs
         return step
 
-    def _unfused_step(self, losses: Tensor, calibrate: bool) -> tuple[Step, tuple[Tensor, Tensor | None]]:
-        """Return the step from plain tensor operations, and the θ and the losses that it was computed from."""
-        theta, scales, anchors = self.theta.detach().clone(), None, losses
-        if self.measures_gradients:
-            scales = anchors = torch.where(torch.isfinite(losses), self.log_norms.exp().to(losses.dtype), torch.nan)
+    def _unfused_step(
+        self, losses: Tensor, scales: Tensor | None, calibrate: bool
+    ) -> tuple[Step, tuple[Tensor, Tensor | None]]:
+        """Return the step from plain tensor operations, and the θ and the losses or scales it was computed from."""
+        theta, anchors = self.theta.detach().clone(), losses if scales is None else scales
         if calibrate:
             theta, calibrated = bpgs_calibrate(theta, anchors, self.calibrated, **self.anchor)
             with torch.no_grad():
