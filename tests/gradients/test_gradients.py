@@ -1,5 +1,6 @@
 """Task gradients: the gradient of every parameter, for all passes and all places of comparison."""
 
+import platform
 from typing import Any
 
 import pytest
@@ -178,4 +179,6 @@ def test_inner_products_of_long_gradients_are_accurate(tasks: int) -> None:
     row = torch.randn(1 << 22, generator=torch.Generator().manual_seed(0))
     gram = gradients.gram_matrix([[row * 1.1 * (i + 1)] for i in range(tasks)], 0)
     norms = gram.diagonal().sqrt()
-    assert (gram / torch.outer(norms, norms) - 1).abs().max() < 3e-7
+    # The OpenBLAS in the aarch64 wheels of torch 2.4 adds the terms of a matrix product in fewer lanes.
+    old = platform.machine() in ("aarch64", "arm64") and torch.__version__.startswith("2.4.")
+    assert (gram / torch.outer(norms, norms) - 1).abs().max() < (1e-6 if old else 3e-7)
