@@ -27,7 +27,11 @@ reproduce: .venv/lab  ## run the paper's four synthetic studies: tables, claims 
 
 bench: .venv/ready  ## run every benchmark that needs no data and write the tables of benchmarks/README.md
 	$(BIN)/python benchmarks/loss_space.py
+	$(BIN)/python benchmarks/loss_space_forms.py
+	$(BIN)/python benchmarks/checks.py
+	$(BIN)/python benchmarks/gradient_scale.py
 	$(BIN)/python benchmarks/gradient_space.py
+	$(BIN)/python benchmarks/gram_solvers_peer.py
 	$(BIN)/python benchmarks/passes.py
 	$(BIN)/python benchmarks/stacked.py
 	$(BIN)/python benchmarks/diagnostics.py

@@ -51,6 +51,7 @@ def pairs(tasks: int) -> dict[str, Pair]:
     constant = aggregation.ConstantWeighting(lam)
     return {
         "ConFIG": (f.config_weights, aggregation.ConFIG()),
+        "DualProj": (f.dualproj_weights, aggregation.DualProjWeighting()),
         "PCD": (RunningPCD(tasks), aggregation.PCDWeighting()),
         "MoDo": (lambda gram: f.modo_weights(lam, gram, gamma=0.1), aggregation.MoDoWeighting()),
         "CR-MOGM": (Smoothed(tasks), aggregation.CRMOGMWeighting(constant)),

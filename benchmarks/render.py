@@ -130,6 +130,58 @@ def diagnostics() -> str:
     return "\n".join([*lines, "", monitored, origin(content["machine"])])
 
 
+def peers() -> str:
+    """Return the table of rules on Gram matrices that torchjd has, too."""
+    content = load("gram_solvers_peer")
+    sizes = sorted({row["T"] for row in content["rows"]})
+    cells = {(row["method"], row["T"]): row for row in content["rows"]}
+    lines = ["| rule |" + "".join(f" T = {t} |" for t in sizes), "| --- |" + " ---: |" * len(sizes)]
+    for method in dict.fromkeys(row["method"] for row in content["rows"]):
+        found = (cells[method, t] for t in sizes)
+        lines.append(f"| {method} |" + "".join(f" {row['us']:.0f} µs, {row['faster']:.1f} × |" for row in found))
+    return "\n".join([*lines, "", origin(content["machine"])])
+
+
+def gradient_scale() -> str:
+    """Return the table of training steps with weights from gradient norms, for both networks."""
+    lines = [
+        "| network | precision | case | ms per step | relative to a plain step |",
+        "| --- | --- | --- | ---: | ---: |",
+    ]
+    origins = []
+    for name in ("gradient_scale_cuda", "gradient_scale_cpu"):
+        content = load(name)
+        for row in content["rows"]:
+            lines.append(
+                f"| {row['net']} | {row['precision']} | {row['case']} | {row['ms']:.1f} | {row['ratio']:.2f} × |"
+            )
+        origins.append(origin(content["machine"]))
+    return "\n".join([*lines, "", *origins])
+
+
+def checks() -> str:
+    """Return the table of the cost of the checks: the step with them relative to the step without."""
+    content = load("checks_cpu")
+    sizes = sorted({row["T"] for row in content["rows"]})
+    cells = {(row["method"], row["T"]): row["ratio"] for row in content["rows"]}
+    lines = ["| method |" + "".join(f" T = {t} |" for t in sizes), "| --- |" + " ---: |" * len(sizes)]
+    for method in dict.fromkeys(row["method"] for row in content["rows"]):
+        lines.append(f"| {method} |" + "".join(f" {100 * (cells[method, t] - 1):+.1f} % |" for t in sizes))
+    return "\n".join([*lines, "", origin(content["machine"])])
+
+
+def forms() -> str:
+    """Return the table of all loss-space methods: losses as a dictionary, relative to the stacked sum."""
+    content = load("loss_space_forms_cpu")
+    sizes = sorted({row["T"] for row in content["rows"]})
+    cells = {(row["method"], row["T"]): row for row in content["rows"]}
+    lines = ["| method |" + "".join(f" T = {t} |" for t in sizes), "| --- |" + " ---: |" * len(sizes)]
+    for method in dict.fromkeys(row["method"] for row in content["rows"]):
+        found = (cells[method, t] for t in sizes)
+        lines.append(f"| {method} |" + "".join(f" {row['dictionary']:.2f} × |" for row in found))
+    return "\n".join([*lines, "", origin(content["machine"])])
+
+
 def main() -> None:
     text = PAGE.read_text()
     tables = {
@@ -139,6 +191,10 @@ def main() -> None:
         "solvers": solvers(),
         "steps": steps(),
         "device steps": device_steps(),
+        "peers": peers(),
+        "gradient scale": gradient_scale(),
+        "checks": checks(),
+        "forms": forms(),
         "dense": dense(),
         "diagnostics": diagnostics(),
     }
