@@ -1,10 +1,8 @@
 """The documentation: code blocks run, commands parse, numbers match recorded results, links are valid."""
 
 import importlib
-import os
 import re
 import shlex
-import subprocess
 import sys
 import warnings
 import xml.etree.ElementTree as ET
@@ -15,6 +13,7 @@ import pytest
 import torch.distributed as dist
 from helpers.browser import Open, overflow
 from helpers.paths import ROOT
+from helpers.process_group import run_script
 from sphinx.cmd.build import main as build
 from typer.main import get_command
 
@@ -59,13 +58,9 @@ def test_distributed_page_runs_on_two_processes(tmp_path: Path) -> None:
     page = DOCS / "distributed.md"
     script = tmp_path / "page.py"
     script.write_text("\n".join(code_blocks(page, "python")))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    settings = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    completed = subprocess.run(command, capture_output=True, text=True, env=settings, cwd=tmp_path)
-    assert completed.returncode == 0, completed.stderr
-    printed = re.findall(r"tensor\(.*?\)", completed.stdout)
-    assert printed
-    assert all(printed.count(weights) % 2 == 0 for weights in printed)  # the same on both ranks
+    first, second = (re.findall(r"tensor\(.*?\)", output) for output in run_script(script))
+    assert first
+    assert first == second
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
