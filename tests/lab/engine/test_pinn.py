@@ -132,7 +132,7 @@ def test_methods_of_different_spaces_are_trained_in_different_batches(tmp_path: 
     execute(batch, tmp_path)
     result = Store(tmp_path).result(runs[0])
     assert result is not None
-    assert decode_field(result["field"]).shape == (50, 50)
+    assert decode_field(result["field"]).shape == (40, 40)
 
 
 def test_every_method_takes_a_step_on_every_equation() -> None:

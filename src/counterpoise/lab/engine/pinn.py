@@ -22,7 +22,7 @@ from .pinn_workload import PinnWorkload
 from .task_losses import balanced_gradient
 from .torch_settings import disable_onednn
 
-FIELD_POINTS = 50  # points of the saved solution in each direction
+FIELD_POINTS = 40  # points of the saved solution in each direction
 FIELD_SEEDS = (0, 5)  # seeds whose solution is saved
 METRICS = ("rel_l2", "rel_l2_last")
 
@@ -134,14 +134,15 @@ class PinnTrainer:
 
     def _record(self, measured: dict[str, list[float]]) -> None:
         losses, weights = (self.log / self.workload.steps).tolist()
+        measured = {name: _rounded(values) for name, values in measured.items()}
         charts = self.balancers.chart_values()
         for r, history in enumerate(self.history):
             metrics = {name: measured[name][r] for name in METRICS}
             history.append(
                 {
                     "epoch": self.epoch,
-                    "loss": losses[r],
-                    "weight": weights[r],
+                    "loss": _rounded(losses[r]),
+                    "weight": _rounded(weights[r]),
                     "monitor": -metrics["rel_l2"],
                     "metrics": metrics,
                     "chart": charts[r],
@@ -157,12 +158,13 @@ class PinnTrainer:
             last = history[-1]
             error = last["metrics"]["rel_l2"]
             score = 1 - error
+            further = _rounded([1e9 * error**2 * mean_square, loss])
             z_over_tau = [abs(z) for row in history for z in row["chart"].get("z_over_tau", ())]
             results.append(
                 {
                     "epochs": len(history),
                     "macro": score,
-                    "metrics": last["metrics"] | {"mse_e9": 1e9 * error**2 * mean_square, "training_loss": loss},
+                    "metrics": last["metrics"] | dict(zip(("mse_e9", "training_loss"), further, strict=True)),
                     "weights": dict(zip(self.workload.tasks, last["weight"], strict=True)),
                     "chart": last["chart"],
                     "peak": max(z_over_tau, default=None),
@@ -211,6 +213,11 @@ _STATE_TENSORS = ("best_loss", "best_step", "best_value")
 _STATE_ATTRIBUTES = ("epoch", "history", "steps", *_STATE_TENSORS)
 
 
+def _rounded(values: Sequence[float]) -> list[float]:
+    """Round to six digits, which keeps archives of many runs small."""
+    return [float(f"{value:.6g}") for value in values]
+
+
 def encode_field(values: NDArray[Any]) -> str:
     """Return a field as text, in half precision relative to its largest value."""
     largest = float(np.abs(values).max()) or 1.0
@@ -219,7 +226,8 @@ def encode_field(values: NDArray[Any]) -> str:
 
 
 def decode_field(text: str) -> NDArray[np.float64]:
-    """Return a field (FIELD_POINTS, FIELD_POINTS) from its text; the first index is the first coordinate."""
+    """Return a square field from its text. The first index is the first coordinate."""
     largest, data = text.split()
     values = np.frombuffer(base64.b64decode(data), "<f2").astype(np.float64)
-    return float(largest) * values.reshape(FIELD_POINTS, FIELD_POINTS)
+    points = math.isqrt(len(values))
+    return float(largest) * values.reshape(points, points)

@@ -175,7 +175,8 @@ def method_order(study: Study, frame: pd.DataFrame) -> list[str]:
     """Return the methods as the study lists them, or best first if each has its best of several rates."""
     if not study.rates:
         return list(study.methods)
-    return [str(method) for method in rank_by_score(frame, "method").index]
+    ranked = rank_by_score(frame[~frame["seed"].isin(study.rate_seeds)], "method").index
+    return [str(method) for method in dict.fromkeys([*ranked, *rank_by_score(frame, "method").index])]
 
 
 @dataclass(frozen=True)

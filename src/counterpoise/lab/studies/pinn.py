@@ -92,6 +92,8 @@ COLLAPSING = ("BPGS", "UW-O", "EMA-UW-O", "GLS")
 """Methods that divide by the losses. A boundary loss that u = 0 solves exactly gets all the weight."""
 
 BEST_PUBLISHED = "DCGD + LRA"
+CANDIDATE = "Gradient normalisation + DCGD"
+"""The method of the library that is compared with the best published row."""
 
 
 def condition(form: str, *, key: str = MAIN, interior: int = 1280, boundary: int = 128) -> Condition:
@@ -105,13 +107,8 @@ def published(rows: Mapping[str, str]) -> Paper:
     return parse_metrics_table(MAIN, ("rel_l2",), rows)
 
 
-def claims(paper: Paper, ahead: str) -> tuple[Claim, ...]:
-    """Return the claims of a study.
-
-    Args:
-        paper: the published errors.
-        ahead: the method that is compared with the best published row.
-    """
+def claims(paper: Paper) -> tuple[Claim, ...]:
+    """Return the claims of a study with the given published errors."""
     errors = {method: values[MAIN] for method, values in paper["rel_l2"].items()}
     best, _ = errors[BEST_PUBLISHED]
     return (
@@ -124,14 +121,14 @@ def claims(paper: Paper, ahead: str) -> tuple[Claim, ...]:
             for method in COLUMNS
         ),
         Claim(
-            f"{ahead} has a lower error than the best published row, {best:.4f}",
+            f"{CANDIDATE} has a lower error than the best published row, {best:.4f}",
             "beyond the paper",
-            score(ahead, MAIN, "rel_l2") < best,
+            score(CANDIDATE, MAIN, "rel_l2") < best,
         ),
         Claim(
-            f"{ahead} has a lower error than DCGD + LRA",
+            f"{CANDIDATE} has a lower error than {BEST_PUBLISHED}",
             "beyond the paper",
-            lower(ahead, [BEST_PUBLISHED], [MAIN], "rel_l2"),
+            lower(CANDIDATE, [BEST_PUBLISHED], [MAIN], "rel_l2"),
         ),
         Claim(
             "Methods that divide by the losses collapse: their error is above 0.9",
@@ -157,7 +154,7 @@ def quick_form() -> QuickForm:
 
 
 def make_study(
-    name: str, title: str, question: str, problem: str, conditions: tuple[Condition, ...], paper: Paper, ahead: str
+    name: str, title: str, question: str, problem: str, conditions: tuple[Condition, ...], paper: Paper
 ) -> Study:
     """Return the study of an equation in the published set-up.
 
@@ -168,7 +165,6 @@ def make_study(
         problem: name of the equation.
         conditions: the forms of the losses; the first is compared with the published numbers.
         paper: the published errors.
-        ahead: the method that is compared with the best published row.
     """
     return Study(
         name=name,
@@ -189,5 +185,5 @@ def make_study(
         rates=RATES,
         rate_seeds=RATE_SEEDS,
         paper=paper,
-        claims=claims(paper, ahead),
+        claims=claims(paper),
     )

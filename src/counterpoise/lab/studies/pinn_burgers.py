@@ -24,5 +24,4 @@ STUDY = make_study(
     "burgers",
     (condition("three"), condition("two", key="two losses")),
     PAPER,
-    "Gradient normalisation + DCGD",
 )

@@ -27,7 +27,6 @@ STUDY = replace(
         "helmholtz",
         (condition("two"), condition("five", key="five losses")),
         PAPER,
-        "Gradient normalisation + DCGD",
     ),
     quick=quick_form(),
 )

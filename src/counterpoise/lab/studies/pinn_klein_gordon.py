@@ -28,5 +28,4 @@ STUDY = make_study(
         condition("three", key="authors' points", interior=128),
     ),
     PAPER,
-    "Gradient normalisation + DCGD",
 )
