@@ -1,4 +1,4 @@
-"""The paper's studies and recorded histories give no balance warning."""
+"""Recorded histories give no balance warning. `studies/test_studies.py` checks the runs of the synthetic studies."""
 
 import json
 import lzma
@@ -10,24 +10,8 @@ from helpers.paths import ROOT
 
 import counterpoise as cp
 from counterpoise._checks import StepChecks
-from counterpoise.lab.engine import Trainer, make_run_batches
-from counterpoise.lab.studies import PAPER_STUDIES, Study
 
 STEPS_PER_EPOCH = 99  # of the recorded runs on NYUv2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("study", PAPER_STUDIES, ids=lambda study: study.name)
-def test_synthetic_studies_give_no_warning(study: Study) -> None:
-    """Train the runs of one seed with the extreme conditions of the study."""
-    ends = {study.conditions[0].key, study.conditions[-1].key}
-    runs = [cell.run for cell in study.grid(seeds=[42]) if cell.condition.key in ends]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", cp.BalanceWarning)
-        for batch in make_run_batches(runs):
-            trainer = Trainer(batch.runs)
-            while not trainer.done:
-                trainer.train_epoch()
 
 
 @pytest.mark.slow
