@@ -22,6 +22,10 @@ STUDY = make_study(
     "Burgers equation",
     "Which methods balance the residual, the initial condition and the boundary of an equation with a shock?",
     "burgers",
-    (condition("three"), condition("two", key="two losses")),
+    (
+        condition("three"),
+        condition("two", key="two losses"),
+        condition("three", key="authors' points", boundary=42),
+    ),
     PAPER,
 )
