@@ -112,3 +112,15 @@ def test_frozen_parameter_gets_no_gradient() -> None:
     balancer([x[0], x[1]]).backward()
     assert x.grad is not None
     assert balancer.theta.grad is None
+
+
+@pytest.mark.parametrize("name", DIRECT)
+@pytest.mark.parametrize("absent", [0, 1, 2])
+def test_nan_in_any_place_marks_an_absent_task(name: str, absent: int) -> None:
+    x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    losses = [x[i] * (float("nan") if i == absent else 1.0) for i in range(3)]
+    balancer = cp.make(name, 3)
+    balancer(losses).backward()
+    assert balancer.weights is not None
+    assert balancer.weights[absent] == 0
+    assert torch.isfinite(balancer.weights).all()

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
+from ._floats import FLOOR
 from ._masking import clamp_to_dtype, output_dtype, split_absent
 from ._step import Step, make_step
-from .closed_form import FLOOR
 
 DISTANCE_SMOOTHING = 1e-12  # added to the squared distance from the ray, where the gradient of the norm is undefined
 DISTANCE_ROUNDING = 1e-14  # distance from the ray, relative to the norm of the losses, that rounding explains

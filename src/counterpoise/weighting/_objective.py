@@ -1,5 +1,6 @@
 """The autograd node that connects the objective of a loss-space method with the losses."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -61,3 +62,14 @@ def _check_graph(have_graph: tuple[bool, ...], weights: Tensor) -> None:
             "no loss has a graph: the losses were detached, or computed under torch.no_grad(), so that backward() "
             "would not train the network. Pass the losses as the network returns them, without .detach() or .item()"
         )
+
+
+def no_loss_has_a_graph(values: Tensor, inputs: Sequence[Tensor], counts: Tensor | None) -> bool:
+    """Whether all tasks are absent and none has a graph: no loss was given, or only constants without samples."""
+    if not inputs:
+        return True
+    if counts is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return False
+    if any(loss.requires_grad for loss in inputs):
+        return False
+    return not bool(torch.isfinite(values).any())

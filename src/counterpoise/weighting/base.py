@@ -23,16 +23,15 @@ from .._state.float32 import state_dtype
 from ..balancer import Balancer
 from ..distributed import ProcessGroup
 from ..functional import Step, limit_ratio, rescale_to_sum, weighted_sum
-from ..functional._floats import FLOOR, FloatStep
-from ..functional._outliers import limit_outliers
+from ..functional._floats import FloatStep
 from ..gradients import ComparisonTargets, TaskGradients
 from ..inputs import Losses, PerTask, Slots, check_number, check_values, collect_losses, cut_nonfinite, mask_unsampled
 from ._direct import direct_objective
 from ._gradients import Schedule, measure_gradients
-from ._objective import Objective
+from ._memory import recall
+from ._objective import Objective, no_loss_has_a_graph
 
 R = TypeVar("R")
-MEMORY_DECAY = 0.9  # of the running mean of each task's losses, with memory=True
 
 
 class Weighting(Balancer):
@@ -106,8 +105,8 @@ class Weighting(Balancer):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        changed = {"weigh", "observe", "take_step", "_balance"} & set(vars(cls))
-        if changed and "weigh_floats" not in vars(cls):
+        # A subclass with another rule must not inherit the shortcut of the old one.
+        if {"weigh", "observe", "take_step", "_balance"} & set(vars(cls)) and "weigh_floats" not in vars(cls):
             cls.weigh_floats = Weighting.weigh_floats  # type: ignore[method-assign]
 
     def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep | None:
@@ -158,9 +157,9 @@ class Weighting(Balancer):
             needs: Further inputs of a method, such as `kpis` for DTP, or `shared` for gradient norms.
         """
         if counts is None and not needs:
-            objective = direct_objective(self, losses)
-            if objective is not None:
-                return objective
+            direct = direct_objective(self, losses)
+            if direct is not None:
+                return direct
         learned, learning = self.learned, self.learning and self._held is None
         losses, fixed = self._split_fixed(losses, record=True)
         values, slots, inputs = collect_losses(
@@ -176,10 +175,10 @@ class Weighting(Balancer):
             needs = self._measure_call(values, slots, inputs, counts, learning, **needs)
         step, local = self.take_step(values, counts, learning, **needs)
         self.record(step.weights, values, slots, learning, counted=counts is not None)
-        if learned is None and _no_loss_has_a_graph(values, inputs, counts):
+        if learned is None and no_loss_has_a_graph(values, inputs, counts):
             # A leaf of zeros keeps the objective differentiable, so that the user's backward() still works.
             slots, inputs = None, (torch.zeros_like(values, requires_grad=True),)
-        objective = Objective.apply(  # type: ignore[no-untyped-call]
+        objective: Tensor = Objective.apply(  # type: ignore[no-untyped-call]
             local, learned, self.linear, slots, cut_nonfinite(values, slots, inputs), *inputs
         )
         return sum(fixed, objective) if fixed else objective
@@ -337,7 +336,7 @@ class Weighting(Balancer):
             self.observe(losses)
         if not self._adjusts_weights:
             return self.weigh(losses, learning)
-        known = losses if self.recent is None else self._recall(losses, self.recent, learning)
+        known = losses if self.recent is None else recall(losses, self.recent, learning)
         step = self.weigh(known, learning)
         present, weights = torch.isfinite(known), step.weights
         if self.max_ratio is not None:
@@ -355,16 +354,6 @@ class Weighting(Balancer):
         present = torch.isfinite(losses)  # a remembered task gets no gradient
         gradient = None if step.gradient is None else torch.where(present, step.gradient, 0.0)
         return Step(objective, torch.where(present, weights, 0.0), gradient)
-
-    def _recall(self, losses: Tensor, recent: Tensor, learning: bool) -> Tensor:
-        """Return the losses with the running means of absent tasks; in a training step, update the means first."""
-        present = torch.isfinite(losses)
-        if learning:
-            current = losses.to(recent.dtype)
-            limited = limit_outliers(current, recent, 1 - MEMORY_DECAY, least_mean=FLOOR)
-            moved = torch.where(torch.isnan(recent), current, torch.lerp(limited, recent, MEMORY_DECAY))
-            recent.copy_(torch.where(present, moved, recent))
-        return torch.where(present, losses, recent.to(losses.dtype))
 
     def _known_weights(self) -> Tensor | None:
         values = self._last.values
@@ -401,14 +390,3 @@ class Weighting(Balancer):
             else:
                 state = None
         return (None, None) if state is None else (state.device, state.dtype)
-
-
-def _no_loss_has_a_graph(values: Tensor, inputs: Sequence[Tensor], counts: Tensor | None) -> bool:
-    """Whether all tasks are absent and none has a graph: no loss was given, or only constants without samples."""
-    if not inputs:
-        return True
-    if counts is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():
-        return False
-    if any(loss.requires_grad for loss in inputs):
-        return False
-    return not bool(torch.isfinite(values).any())
