@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import counterpoise as cp
 from counterpoise.lab.data.pde import EQUATIONS
 from counterpoise.lab.engine import Run
 from counterpoise.lab.engine.pinn import decode_field, encode_field
@@ -84,6 +85,11 @@ def test_figures_of_a_finished_study() -> None:
 def test_fields_are_stored_in_half_precision() -> None:
     values = 1e-3 * np.random.default_rng(0).normal(size=(50, 50))
     np.testing.assert_allclose(decode_field(encode_field(values)), values, rtol=1e-3, atol=1e-6)
+
+
+def test_every_method_that_needs_only_one_batch_is_included() -> None:
+    used = {recipe.name.replace("aligned-jacobi", "aligned-mtl") for recipe in HELMHOLTZ.methods.values()}
+    assert set(cp.methods()) - used == {"auto-lambda", "dtp", "modo"}
 
 
 def test_the_quick_form_shows_collapse_and_cure() -> None:

@@ -52,6 +52,11 @@ ONE_PASS: dict[str, Recipe] = {
     "First loss": recipe("first-loss"),
     "GO4Align": recipe("go4align"),
     "GradNorm": recipe("gradnorm", clip=5.0),
+    "GradNormProxy": recipe("gradnorm-proxy"),
+    "Kendall+ℓ1": recipe("kendall-l1"),
+    "STCH": recipe("stch"),
+    "COSMOS": recipe("cosmos"),
+    "PBI": recipe("pbi"),
 }
 """Methods of loss space and gradient scale, which need one backward pass."""
 
@@ -76,6 +81,12 @@ GRADIENT_SPACE: dict[str, Recipe] = {
     "MoCo": recipe("moco"),
     "DualProj": recipe("dualproj"),
     "PIVRG": recipe("pivrg"),
+    "IMTL": recipe("imtl"),
+    "Excess-MTL": recipe("excess-mtl"),
+    "PCD": recipe("pcd"),
+    "CR-MOGM": recipe("cr-mogm"),
+    "Krum": recipe("krum"),
+    "Trimmed mean": recipe("trimmed-mean"),
     "Gradient normalisation + PCGrad": recipe("pcgrad", weighting=NORMALISE),
     "Gradient normalisation + UPGrad": recipe("upgrad", weighting=NORMALISE),
     "Gradient normalisation + ConFIG": recipe("config", weighting=NORMALISE),
