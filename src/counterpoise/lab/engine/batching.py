@@ -77,10 +77,10 @@ def batch_key(run: Run) -> tuple[object, ...]:
     """Return a key that is equal for runs that can be trained together.
 
     Learning rates, decays and clips may differ. Each gradient-space method has its own batches, because it combines the
-    gradients of a whole batch. On differential equations these methods can be mixed; they are kept apart from the
-    others, because some of their solvers take longer than a step of the network. These runs are trained alone: runs in
-    fp16, where the overflow of one replica would skip the step of all, and runs of dense prediction. Profiled runs of
-    one seed take turns in one process.
+    gradients of a whole batch. On differential equations these methods can be mixed; on a GPU they are kept apart from
+    the others, because some of their solvers take longer than a step of the network. These runs are trained alone: runs
+    in fp16, where the overflow of one replica would skip the step of all, and runs of dense prediction. Profiled runs
+    of one seed take turns in one process.
     """
     if is_profiled(run):
         return run.study, run.data, run.model, run.schedule, run.device, run.seed
@@ -88,7 +88,7 @@ def batch_key(run: Run) -> tuple[object, ...]:
         return (run.key,)
     method: tuple[object, ...] | str | None = None
     if is_pinn(run):
-        method = describe(run.recipe.name).space
+        method = None if run.device == "cpu" else describe(run.recipe.name).space
     elif _space(run) == "gradient":
         method = balancer_structure(run.recipe)
     schedule = replace(run.schedule, lr=0.0, weight_decay=0.0, clip=None)
