@@ -10,7 +10,7 @@ from ..functional import Step
 from . import bpgs_cpu
 from .bpgs_cpu import bpgs_floats as bpgs_floats
 
-StepInputs = tuple[Tensor, Tensor] | tuple[list[float], list[float]]  # θ and the losses of a step
+StepInputs = tuple[Tensor, Tensor | None] | tuple[list[float], list[float]]  # θ and the losses of a step
 Kernel = Callable[..., tuple[Step, StepInputs]]
 
 CPU_TASK_LIMIT = 512  # tensor operations become faster than Python arithmetic near 900 tasks

@@ -96,7 +96,9 @@ def _connect(
     if not linear:  # the node refuses second derivatives, which native operations would get wrong
         losses = inputs[0] if stacked else torch.stack(inputs)
         return Objective.apply(step_from_floats(step, dtype), learned, False, None, (), losses)  # type: ignore
-    term = None if step.gradient is None else torch.dot(learned, floats_to_tensor(step.gradient, dtype))
+    term = (
+        None if learned is None or step.gradient is None else torch.dot(learned, floats_to_tensor(step.gradient, dtype))
+    )
     if stacked:
         objective = torch.dot(inputs[0], floats_to_tensor(step.weights, dtype))
         objective = objective if term is None else objective + term
