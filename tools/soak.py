@@ -25,7 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from soak_damage import KINDS, OBSTACLES, REPORT, Damage, damage_one, delete_runs, files_of, is_temporary, remove
@@ -222,6 +222,7 @@ class Soak:
         self._compare()
         if self.record.differences:
             raise SoakError(f"different files: {', '.join(self.record.differences)}")
+        print(f"round {self.number}  all {self.record.compared} files are the same", flush=True)
         shutil.rmtree(self.folder)
 
     def _attempt(self, moment: float | None, limit: float) -> tuple[str, int | None]:
@@ -320,7 +321,7 @@ def main() -> int:
     records = [each.record for each in rounds]
     print(f"\n{summary(records, time.monotonic() - started)}")
     if options.out is not None:
-        body = {"seed": options.seed, "failures": failures, "rounds": [asdict(record) for record in records]}
+        body = {"seed": options.seed, "failures": failures, "rounds": [vars(record) for record in records]}
         write_atomic(options.out, json.dumps(body, indent=1).encode())
     for failure in failures:
         print(f"\nFAILED: {failure}")
