@@ -30,8 +30,8 @@ def data() -> Any:
 
 @pytest.fixture(autouse=True)
 def _few_lbfgs_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("maxiter", "iter_per_step"):
-        monkeypatch.setitem(dde.optimizers.config.LBFGS_options, name, 4)
+    for name, value in {"maxiter": 4, "iter_per_step": 4, "ftol": 0}.items():
+        monkeypatch.setitem(dde.optimizers.config.LBFGS_options, name, value)
 
 
 def make_network(**options: Any) -> Any:
