@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from ...data.pde import PDE
 from ...studies import Study
 from ..tables import METRIC_NAMES
-from .dynamics import NamedHistories
+from .dynamics import NamedHistories, recorded_tasks
 from .spec import Axis, Field, FigureSpec, Line, Mark, MarkStyle, Panel, Points
-from .style import METHOD_STYLES, indexed_style
+from .style import indexed_style
 from .training import with_seeds
 
 Fields = Mapping[tuple[str, str], NDArray[np.float64]]
@@ -19,17 +19,19 @@ Fields = Mapping[tuple[str, str], NDArray[np.float64]]
 
 ERROR = "rel_l2"
 PAPER_LABEL = "published"
-MAX_CURVES = 9
-MAX_FIELDS = 4
-ALWAYS_SHOWN = ("Sum", "BPGS", "UW-O", "BPGS (gradient)", "Gradient normalisation", "LRA", "DCGD + LRA", "DCGD")
+MAX_TASKS = 4  # panels of weights
+MAX_CURVES = 8
+ALWAYS_SHOWN = ("Sum", "BPGS", "Gradient normalisation", "BPGS (gradient)", "LRA", "DCGD", "DCGD + LRA")
 """Methods whose curves are drawn if they were run, after the method with the lowest error."""
+FIELDS = 4
+"""How many of these methods have their solutions drawn."""
 
 
 def shown_styles(study: Study, frame: pd.DataFrame) -> dict[str, MarkStyle]:
     """Return the styles of the methods whose curves are drawn: the best one, and those of the documentation."""
     means = _geometric_means(study, frame)
     names = [name for name in dict.fromkeys([*means.index[:1], *ALWAYS_SHOWN, *means.index]) if name in means.index]
-    return {name: METHOD_STYLES.get(name, indexed_style(i)) for i, name in enumerate(names[:MAX_CURVES])}
+    return {name: indexed_style(i) for i, name in enumerate(names[:MAX_CURVES])}
 
 
 def errors(study: Study, frame: pd.DataFrame) -> FigureSpec | None:
@@ -83,21 +85,49 @@ def curves(title: str, histories: NamedHistories, styles: Mapping[str, MarkStyle
     )
 
 
+def weights(title: str, histories: NamedHistories, styles: Mapping[str, MarkStyle]) -> FigureSpec | None:
+    """Draw the weight of each task relative to that of the first, the residual; None if no method has weights."""
+    known = [(name, history) for name, history in histories if recorded_tasks(history)]
+    if not known:
+        return None
+    first, *others = recorded_tasks(known[0][1])
+    panels = []
+    for task in others[:MAX_TASKS]:
+        marks: list[Mark] = []
+        for name, history in known:
+            ratio = history[f"weight:{task}"].astype(float) / history[f"weight:{first}"].astype(float)
+            logs = history.assign(log=np.log(ratio.where(ratio > 0))).groupby("epoch")["log"].mean().dropna()
+            if len(logs):
+                marks.append(Line(name, logs.index.to_numpy(float), np.exp(logs.to_numpy()), styles[name]))
+        panels.append(Panel(marks, f"{task} / {first}", Axis("epoch of 1,000 steps"), Axis(log=True)))
+    columns = min(len(panels), 2)
+    return FigureSpec(
+        f"{title}: weights relative to the residual's",
+        f"{title}: the weight of each loss divided by that of the residual, geometric mean over seeds.",
+        panels,
+        columns=columns,
+        size=(7.2, 1.2 + 2.4 * (-(-len(panels) // columns))),
+    )
+
+
 def fields(title: str, equation: PDE, found: Mapping[str, NDArray[np.float64]]) -> FigureSpec | None:
     """Draw the exact solution, the solutions of some methods, and their errors; None without any solution."""
     if not found:
         return None
-    names = list(found)[:MAX_FIELDS]
+    names = list(found)[:FIELDS]
     points = len(found[names[0]])
     exact = equation.exact(equation.grid(points)).reshape(points, points).numpy()
     largest = float(np.abs(exact).max())
     solutions = [_panel("exact solution", equation, exact, largest)]
     solutions += [_panel(name, equation, found[name], largest) for name in names]
     differences = [Panel((), hide_axes=True)]
-    differences += [_panel(f"{name}: error", equation, found[name] - exact, largest / 2) for name in names]
+    for name in names:
+        error = found[name] - exact
+        limit = float(np.abs(error).max()) or 1.0
+        differences.append(_panel(f"error, at most {limit:.1g}", equation, error, limit))
     return FigureSpec(
         f"{title}: solutions and errors",
-        f"{title}: the exact solution and those of {len(names)} networks, and their errors in twice the contrast.",
+        f"{title}: the exact solution and those of {len(names)} networks, and their errors, each in its own scale.",
         [*solutions, *differences],
         columns=len(solutions),
         size=(1.9 * len(solutions), 4.0),

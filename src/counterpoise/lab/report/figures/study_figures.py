@@ -70,7 +70,7 @@ def _equation_figures(
         if len(here) and shown:
             title = training.condition_title(study, condition)
             figures[f"{name}-curves"] = pinn.curves(title, shown, styles)
-            figures[f"{name}-weights"] = dynamics.weights(title, shown, styles)
+            figures[f"{name}-weights"] = pinn.weights(title, shown, styles)
             found = {method: fields[method, condition.key] for method in styles if (method, condition.key) in fields}
             figures[f"{name}-fields"] = pinn.fields(title, EQUATIONS[study.problem], found)
     return {name: figure for name, figure in figures.items() if figure}
