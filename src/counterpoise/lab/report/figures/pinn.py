@@ -130,7 +130,7 @@ def fields(title: str, equation: PDE, found: Mapping[str, NDArray[np.float64]]) 
         f"{title}: the exact solution and those of {len(names)} networks, and their errors, each in its own scale.",
         [*solutions, *differences],
         columns=len(solutions),
-        size=(1.9 * len(solutions), 4.0),
+        size=(2.2 * len(solutions), 4.2),
     )
 
 
