@@ -52,6 +52,31 @@ def geometric_mean(losses: Sequence[float]) -> FloatStep:
     return FloatStep(mean, [mean / (len(losses) * loss) for loss in losses])
 
 
+def log_sum(losses: Sequence[float]) -> FloatStep:
+    """Compute Σ log L_i."""
+    losses = [max(loss, FLOOR) for loss in losses]
+    return FloatStep(sum(map(log, losses)), [1.0 / loss for loss in losses])
+
+
+def stch(losses: Sequence[float], nadir: Sequence[float], *, mu: float) -> FloatStep:
+    """Compute the smooth Tchebycheff objective μ log Σ exp(ℓ_i/μ) with ℓ_i = log(L_i/nadir_i)."""
+    losses = [max(loss, FLOOR) for loss in losses]
+    exponents = [log(loss / max(reference, FLOOR)) / mu for loss, reference in zip(losses, nadir, strict=True)]
+    largest = max(exponents)
+    objective = mu * (largest + log(sum([exp(exponent - largest) for exponent in exponents])))
+    return FloatStep(objective, [share / loss for share, loss in zip(softmax(exponents), losses, strict=True)])
+
+
+def famo(logits: Sequence[float], losses: Sequence[float], floor: Sequence[float]) -> FloatStep:
+    """Compute FAMO's objective Σ z_i log D_i / Σ z_i / D_i with z = softmax(logits) and D = L − floor + 1e-8."""
+    shares = softmax(logits)
+    distances = [max(loss - low + FLOOR, FLOOR) for loss, low in zip(losses, floor, strict=True)]
+    ratios = [share / distance for share, distance in zip(shares, distances, strict=True)]
+    total = sum(ratios)
+    objective = sum([share / total * log(distance) for share, distance in zip(shares, distances, strict=True)])
+    return FloatStep(objective, [ratio / total for ratio in ratios])
+
+
 def kendall(log_vars: Sequence[float], losses: Sequence[float]) -> FloatStep:
     """Compute Kendall's objective Σ ½ e^{−s_i} L_i + ½ s_i."""
     weights = [0.5 * exp(-s) for s in log_vars]

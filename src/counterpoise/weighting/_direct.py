@@ -32,8 +32,10 @@ def direct_objective(balancer: "Weighting", losses: Losses) -> Tensor | None:
     if inputs is None:
         return None
     first, learned = inputs[0], balancer.learned
-    dtype = first.dtype
-    if dtype not in DTYPES or (learned is not None and (learned.dtype is not dtype or not learned.is_cpu)):
+    dtype, device = first.dtype, balancer._state_device_and_dtype(learned)[0]
+    if dtype not in DTYPES or (device is not None and device.type != "cpu"):
+        return None
+    if learned is not None and learned.dtype is not dtype:
         return None
     values: list[float] = first.tolist() if isinstance(losses, Tensor) else [loss.item() for loss in inputs]
     learning = balancer.learning

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..distributed import ProcessGroup
 from ..functional import Step
+from ..functional._floats import FloatStep
 from ..inputs import PerTask, check_number
 from ._running_mean import RunningMean
 from .base import Weighting
@@ -50,14 +51,28 @@ class EpochWeighting(Weighting):
         self._steps = 0
 
     def take_step(self, values: Tensor, counts: Tensor | None, learning: bool, **needs: Any) -> tuple[Step, Step]:
-        counted = learning and not torch.compiler.is_compiling()  # a counter in the graph would recompile it
-        if counted and self.max_epoch_steps is not None and self._steps >= self.max_epoch_steps:
+        if learning and not torch.compiler.is_compiling():  # a counter in the graph would recompile it
+            self._count_step()
+        return super().take_step(values, counts, learning, **needs)
+
+    def _count_step(self) -> None:
+        if self.max_epoch_steps is not None and self._steps >= self.max_epoch_steps:
             raise RuntimeError(
                 f"{type(self).__name__} has seen {self._steps} steps without epoch_end(): "
                 f"call it after each epoch (or raise max_epoch_steps)"
             )
-        self._steps += counted
-        return super().take_step(values, counts, learning, **needs)
+        self._steps += 1
+
+    def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep | None:
+        step = self.weigh_epoch_floats(losses)
+        if step is not None and learning:
+            self._count_step()
+            self.mean.add_floats(losses)
+        return step
+
+    def weigh_epoch_floats(self, losses: list[float]) -> FloatStep | None:
+        """Compute one step from finite losses in Python floats, as `weigh` does. None leaves the step to `weigh`."""
+        return None
 
     def observe(self, losses: Tensor) -> None:
         self.mean.add(losses)

@@ -6,6 +6,7 @@ from torch import Tensor
 from .._state.float32 import Float32State
 from ..functional._floats import FLOOR
 from ..functional._outliers import UNUSABLE
+from ..functional._step import floats_to_tensor
 
 
 class RunningMean(Float32State):
@@ -31,6 +32,21 @@ class RunningMean(Float32State):
             part.masked_fill_(restarts, 0.0)
         self.total.add_(torch.where(present, losses, 0.0))
         self.count.add_(present)
+
+    def add_floats(self, losses: list[float]) -> None:
+        """Add finite losses in Python floats, as `add` does."""
+        total, count = self.total.tolist(), self.count.tolist()
+        for i, loss in enumerate(losses):
+            if count[i]:
+                mean = total[i] / count[i]
+                if mean > FLOOR and abs(loss) > UNUSABLE * mean:
+                    continue
+                if loss > FLOOR and abs(mean) > UNUSABLE * loss:
+                    total[i] = count[i] = 0.0
+            total[i] += loss
+            count[i] += 1.0
+        self.total.copy_(floats_to_tensor(total, self.total.dtype))
+        self.count.copy_(floats_to_tensor(count, self.count.dtype))
 
     def pop(self) -> Tensor:
         """Return the mean, NaN for a task without any loss, and clear the sums."""

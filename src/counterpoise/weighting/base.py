@@ -106,7 +106,8 @@ class Weighting(Balancer):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # A subclass with another rule must not inherit the shortcut of the old one.
-        if {"weigh", "observe", "take_step", "_balance"} & set(vars(cls)) and "weigh_floats" not in vars(cls):
+        own = set(vars(cls))
+        if own & {"weigh", "observe", "take_step", "_balance"} and not own & {"weigh_floats", "weigh_epoch_floats"}:
             cls.weigh_floats = Weighting.weigh_floats  # type: ignore[method-assign]
 
     def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep | None:

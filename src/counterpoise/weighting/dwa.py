@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from ..distributed import ProcessGroup
-from ..functional import Step, dwa_weights, weighted_sum
+from ..functional import Step, _floats, dwa_weights, weighted_sum
+from ..functional._floats import FloatStep
 from ..inputs import PerTask, check_number
 from ..registry import register
 from ._epochs import EpochWeighting
@@ -105,6 +106,10 @@ class DWA(EpochWeighting):
     @property
     def normalised(self) -> bool:
         return True
+
+    def weigh_epoch_floats(self, losses: list[float]) -> FloatStep:
+        weights = dwa_weights(self.last, self.before_last, temperature=self.temperature)
+        return _floats.weighted_sum(weights.tolist(), losses)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return weighted_sum(dwa_weights(self.last, self.before_last, temperature=self.temperature), losses)

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from .._state.adam import InternalAdam
 from ..distributed import ProcessGroup
-from ..functional import Step, famo, famo_gradient
+from ..functional import Step, _floats, famo, famo_gradient
+from ..functional._floats import FloatStep
 from ..inputs import Losses, PerTask, check_number, check_values, collect_losses, mask_unsampled, per_task
 from ..registry import register
 from ._running_mean import RunningMean
@@ -120,15 +121,25 @@ class FAMO(Weighting):
         self._calls = 0
 
     def take_step(self, values: Tensor, counts: Tensor | None, learning: bool, **needs: Any) -> tuple[Step, Step]:
-        counted = learning and not torch.compiler.is_compiling()  # a counter in the graph would recompile it
-        if counted and self._calls == self.accumulation:
+        if learning and not torch.compiler.is_compiling():  # a counter in the graph would recompile it
+            self._count_call()
+        return super().take_step(values, counts, learning, **needs)
+
+    def _count_call(self) -> None:
+        if self._calls == self.accumulation:
             raise RuntimeError(
                 f"FAMO needs step_end(losses_after) after the optimiser's step: {self._calls} training call(s) "
                 f"without it (accumulation={self.accumulation}). If an optimiser such as L-BFGS calls the closure "
                 f"several times per step, pass it balancer.closure(closure)"
             )
-        self._calls += counted
-        return super().take_step(values, counts, learning, **needs)
+        self._calls += 1
+
+    def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
+        step = _floats.famo(self.logits.tolist(), losses, self.floor.tolist())
+        if learning:
+            self._count_call()
+            self.before.add_floats(losses)
+        return step
 
     def observe(self, losses: Tensor) -> None:
         self.before.add(losses)

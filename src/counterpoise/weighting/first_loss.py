@@ -1,5 +1,6 @@
 """First-loss normalisation: inverse losses of the first batch."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -7,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..distributed import ProcessGroup
-from ..functional import Step, uw_o
+from ..functional import Step, _floats, uw_o
+from ..functional._floats import FloatStep
 from ..functional._masking import clamp_to_dtype, output_dtype
 from ..inputs import PerTask
 from ..registry import register
@@ -93,6 +95,10 @@ class FirstLoss(Weighting):
 
     def observe(self, losses: Tensor) -> None:
         self.first.copy_(self._with_new_tasks(losses))
+
+    def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep | None:
+        first = self.first.tolist()
+        return None if math.isnan(sum(first)) else _floats.uw_o(losses, first, normalise=self.normalise)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         first = self.first if learning else self._with_new_tasks(losses)

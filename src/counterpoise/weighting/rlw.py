@@ -7,8 +7,10 @@ from torch import Tensor
 
 from .._state.seeds import replica_seeds
 from ..distributed import ProcessGroup
-from ..functional import Step, normal, weighted_sum
+from ..functional import Step, _floats, normal, weighted_sum
+from ..functional._floats import FloatStep
 from ..functional._masking import masked_softmax
+from ..functional._random import normal_floats
 from ..inputs import PerTask
 from ..registry import register
 from .base import Weighting
@@ -99,6 +101,12 @@ class RLW(Weighting):
     @property
     def normalised(self) -> bool:
         return True
+
+    def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
+        weights = _floats.softmax(normal_floats(int(self.seed), int(self.counter), len(losses)))
+        if learning:
+            self.counter += 1
+        return _floats.weighted_sum(weights, losses)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         draws = normal(self.seed, self.counter, len(self.tasks))

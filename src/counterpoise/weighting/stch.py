@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from ..distributed import ProcessGroup
-from ..functional import Step, log_sum, stch
+from ..functional import Step, _floats, log_sum, stch
+from ..functional._floats import FloatStep
 from ..inputs import PerTask, check_number
 from ..registry import register
 from ._epochs import EpochWeighting
@@ -107,6 +108,11 @@ class STCH(EpochWeighting):
         self.warmup = warmup
         self.register_buffer("epoch", torch.zeros((), dtype=torch.long))
         self.register_buffer("nadir", torch.ones(self.shape))
+
+    def weigh_epoch_floats(self, losses: list[float]) -> FloatStep:
+        if int(self.epoch) <= self.warmup:
+            return _floats.log_sum(losses)
+        return _floats.stch(losses, self.nadir.tolist(), mu=self.mu)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         warm = self.epoch <= self.warmup
