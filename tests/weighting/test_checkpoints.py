@@ -13,7 +13,6 @@ from torch.optim.swa_utils import AveragedModel
 
 import counterpoise as cp
 
-
 # One stop right after the first step, and one in the third epoch, between two updates of methods with a period.
 STOPS, STEPS = (1, 19), 42
 
