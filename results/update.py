@@ -15,7 +15,7 @@ from counterpoise.lab.report import Report, collect_runs, machine_table
 from counterpoise.lab.report.variants import report_variants, seeds_to_report
 
 RESULTS = Path(__file__).parent
-FOLDERS = ("synthetic", "synthetic/forty", "beyond", "tabular", "tabular/seventeen", "nyuv2")
+FOLDERS = ("synthetic", "synthetic/forty", "beyond", "tabular", "tabular/seventeen", "nyuv2", "physics")
 LEDGER_ONLY = ("synthetic/forty",)
 """Folders that hold runs at further seeds: only their claims at all of these seeds are recorded."""
 NUMBER = re.compile(r"\d+\.\d+")

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 from typing import Any
 
 import pytest
@@ -46,3 +47,14 @@ def test_bpgs_gives_the_boundary_more_weight_than_lra(script: Any, monkeypatch: 
         script.train_adam(script.Networks(script.SEEDS), balancer)
         ratios[method] = max(script.weight_ratios(balancer))
     assert ratios[cp.BPGS] > 1000 * ratios[cp.LRA]
+
+
+def test_errors_at_full_length_are_those_of_the_recorded_runs() -> None:
+    """Each number of the section is in the generated table of the recorded results."""
+    section = (DOCS / "pinns.md").read_text(encoding="utf-8").split("## At full length")[1].split("\n## ")[0]
+    recorded = (ROOT / "results/physics/tables/pinn-helmholtz.md").read_text(encoding="utf-8")
+    errors = re.findall(r"\d\.\d{4} ± \d\.\d{4}", section)
+    assert len(errors) == 9
+    for error in errors:
+        assert error in recorded
+    assert len(re.findall(r"1\.0000 ± 0\.0000", recorded.split("**Helmholtz")[1])) == 8
