@@ -51,7 +51,11 @@ os.environ.setdefault("DDE_BACKEND", "pytorch")  # otherwise, importing DeepXDE 
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # a pool of compilers takes longer to start than it saves
 torch.set_num_threads(1)  # one worker per core, and small tensors gain nothing from a second thread
 
-collect_ignore = ["src/counterpoise/kernels/bpgs_cuda.py"]  # imports Triton and has no doctests
+collect_ignore = [  # these import Triton and have no doctests
+    "src/counterpoise/kernels/bpgs_cuda.py",
+    "src/counterpoise/lab/models/pinn_layers.py",
+    "src/counterpoise/lab/models/pinn_triton.py",
+]
 if find_spec("ray") is None:
     collect_ignore.append("src/counterpoise/lab/engine/ray_executor.py")
 if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):  # the first version with a public fully_shard

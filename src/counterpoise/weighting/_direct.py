@@ -74,14 +74,9 @@ def _inputs(losses: Losses, tasks: tuple[str, ...]) -> list[Tensor] | None:
     if isinstance(losses, Tensor):
         fits = losses.is_cpu and losses.dim() == 1 and losses.shape[0] == len(tasks) <= FLOAT_TASKS
         return [losses] if fits else None
-    if len(losses) != len(tasks) or len(tasks) > FLOAT_TASKS:
+    if not isinstance(losses, Mapping | Sequence) or not len(losses) == len(tasks) <= FLOAT_TASKS:
         return None
-    if isinstance(losses, Mapping):
-        inputs = [losses.get(task) for task in tasks]
-    elif isinstance(losses, Sequence):
-        inputs = list(losses)
-    else:
-        return None
+    inputs = [losses.get(task) for task in tasks] if isinstance(losses, Mapping) else list(losses)
     dtype = getattr(inputs[0], "dtype", None)
     for loss in inputs:
         if not isinstance(loss, Tensor) or loss.dtype is not dtype or loss.dim() or not loss.is_cpu:
