@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from math import inf, isfinite, nan
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -32,6 +32,10 @@ EARLY_LOOKS, RECENT_LOOKS = 2, 3  # losses are averaged over this number of chec
 MISSING_STEPS = 100  # consecutive steps without a finite loss
 UNTRAINED_STEPS = 100  # optimiser steps without the balancer's parameter
 REPLICAS = 64  # of a stack of replicas, the first ones are checked
+
+
+Values: TypeAlias = Tensor | list[float]
+"""Losses or weights: a tensor (…, T), or the numbers of a single vector."""
 
 
 class Standstill(NamedTuple):
@@ -63,7 +67,7 @@ class StepChecks:
         self._random = Random(0)
         self._warned: set[str] = set()
         self._rows: list[_RowHistory] = []
-        self._deferred: Tensor | None = None
+        self._deferred: Values | None = None
         self._pending: tuple[int, Sequence[int], Tensor, torch.cuda.Event] | None = None
         self._watches_optimisers = False
 
@@ -83,7 +87,7 @@ class StepChecks:
             self._warned.add(kind)
             warnings.warn(message, BalanceWarning, stacklevel=2)
 
-    def defer(self, losses: Tensor) -> None:
+    def defer(self, losses: Values) -> None:
         """Check the losses of this step when its weights are known, in `resume`."""
         self._deferred = losses
 
@@ -93,15 +97,15 @@ class StepChecks:
             losses, self._deferred = self._deferred, None
             self.look(balancer, losses, weights)
 
-    def look(self, balancer: "Balancer", losses: Tensor, weights: Tensor) -> None:
+    def look(self, balancer: "Balancer", losses: Values, weights: Values) -> None:
         """Check the losses and weights of step number `steps`, both (…, T) and detached, and plan the next check."""
-        on_cpu = losses.device.type == "cpu"
+        on_cpu = isinstance(losses, list) or losses.device.type == "cpu"
         gap = self._random.randint(*(GAPS if on_cpu else GAPS_ON_DEVICE))
         self.next_look = self.steps + (1 if on_cpu and self.steps < FIRST_STEPS else gap)
         self._watch_optimisers(balancer)
         if on_cpu:
             self._evaluate(balancer, self.steps, _expected_tasks(balancer), losses, weights)
-        elif losses.device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
+        elif isinstance(losses, Tensor) and isinstance(weights, Tensor) and _can_copy(losses):
             self._look_asynchronously(balancer, losses, weights)
 
     def _look_asynchronously(self, balancer: "Balancer", losses: Tensor, weights: Tensor) -> None:
@@ -120,13 +124,9 @@ class StepChecks:
         arrived.record()
         self._pending = self.steps, _expected_tasks(balancer), copy, arrived
 
-    def _evaluate(self, balancer: "Balancer", step: int, given: Sequence[int], losses: Tensor, weights: Tensor) -> None:
+    def _evaluate(self, balancer: "Balancer", step: int, given: Sequence[int], losses: Values, weights: Values) -> None:
         """Check losses and weights on the CPU, row by row for replicas."""
-        if losses.dim() == 1:
-            values, shares = [losses.tolist()], [weights.tolist()]
-        else:
-            rows = (-1, losses.shape[-1])
-            values, shares = losses.reshape(rows)[:REPLICAS].tolist(), weights.reshape(rows)[:REPLICAS].tolist()
+        values, shares = _rows(losses), _rows(weights)
         if not self._rows:
             self._rows = [_RowHistory() for _ in values]
         standstill = STANDSTILL if _in_loss_space(balancer) else STANDSTILL_IN_GRADIENT_SPACE
@@ -134,8 +134,7 @@ class StepChecks:
             self._check_negative(balancer, row)
             if history.is_missing(step, given, row):
                 self._check_missing(balancer, step, history)
-                if losses.device.type == "cpu":
-                    self.next_look = self.steps + 1  # to count consecutive steps
+                self.next_look = self.steps + 1  # to count consecutive steps
             dominant = history.dominant_task(step, row, row_weights, standstill)
             if dominant is not None and (getattr(balancer, "max_ratio", None) or inf) > 1 / (1 - DOMINANT_SHARE):
                 self._warn_collapse(balancer, dominant, history, row)
@@ -189,6 +188,19 @@ class StepChecks:
             self._watches_optimisers = True
             _hook.watches.append(_OptimiserWatch(balancer, learned))
         _hook.update()
+
+
+def _can_copy(losses: Tensor) -> bool:
+    """Return whether values can be copied to the host without waiting."""
+    return losses.device.type == "cuda" and not torch.cuda.is_current_stream_capturing()
+
+
+def _rows(values: Values) -> list[list[float]]:
+    """Return the values of each replica that is checked."""
+    if isinstance(values, list):
+        return [values]
+    rows: list[list[float]] = values.reshape(-1, values.shape[-1])[:REPLICAS].tolist()
+    return rows
 
 
 def _in_loss_space(balancer: "Balancer") -> bool:

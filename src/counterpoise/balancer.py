@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
-from ._checks import StepChecks
+from ._checks import StepChecks, Values
 from ._state.float32 import Float32State
 from ._transforms import refuse_transforms
 from .inputs import (
@@ -361,9 +361,9 @@ class Balancer(Float32State, ABC):
             checks = self._checks
             checks.steps += 1
             if checks.steps >= checks.next_look:
-                self._look(torch.tensor(values, dtype=dtype), torch.tensor(weights, dtype=dtype))
+                self._look(values, weights)
 
-    def _look(self, values: Tensor, weights: Tensor) -> None:
+    def _look(self, values: Values, weights: Values) -> None:
         """Check the losses and weights of this step."""
         self._checks.look(self, values, weights)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from .. import distributed, gradients
+from .._checks import Values
 from ..distributed import ProcessGroup
 from ..functional import Step, weighted_sum
 from ..functional._gram import can_sync
@@ -327,7 +328,7 @@ class Aggregation(GradientStatistics):
             self._checks.share_warned(self.weighting._checks)
         super().record(weights, values, slots, learning, counted)
 
-    def _look(self, values: Tensor, weights: Tensor) -> None:
+    def _look(self, values: Values, weights: Values) -> None:
         self._checks.defer(values)  # until the backward pass has computed the weights of the method
 
     def _loss_space_step(

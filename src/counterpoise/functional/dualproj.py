@@ -1,5 +1,7 @@
 """DualProj: the mean gradient, projected on the dual cone."""
 
+from operator import mul
+
 import torch
 from torch import Tensor
 
@@ -13,8 +15,11 @@ from ._gram import (
     make_solution,
     mean_weights,
     normalise_gram,
+    rounding_ridge,
     without_autograd,
 )
+from ._masking import output_dtype
+from ._small_matrices import LEAST_PIVOT_RIDGES, normalise_small, solve_complementarity
 
 
 def dualproj(gram: Tensor, *, preference: Tensor | None = None) -> Solution:
@@ -70,7 +75,25 @@ def dualproj_weights(gram: Tensor, *, preference: Tensor | None = None) -> Tenso
     References:
         Lopez-Paz and Ranzato, Gradient Episodic Memory for Continual Learning. https://arxiv.org/abs/1706.08840
     """
+    single = _solve_small(gram, preference)
+    if single is not None:
+        return torch.tensor(single, dtype=output_dtype(gram))
     return cast_weights(gram, _solve(gram, preference)[0])
+
+
+def _solve_small(gram: Tensor, preference: Tensor | None) -> list[float] | None:
+    """Return the weights for a single small matrix, if the gradients of the active constraints are independent."""
+    parts = normalise_small(gram)
+    if parts is None or preference is not None:
+        return None
+    (cosines, norms), ridge = parts, rounding_ridge(gram)
+    share, largest = 1 / len(norms), max(norms) / len(norms)
+    mean = [n * share / largest for n in norms]
+    for j, row in enumerate(cosines):
+        row[j] = 1.0 + ridge
+    offset = [sum(map(mul, row, mean)) for row in cosines]
+    x = solve_complementarity(cosines, offset, LEAST_PIVOT_RIDGES * ridge)
+    return None if x is None else [share + largest * xi / n for xi, n in zip(x, norms, strict=True)]
 
 
 @without_autograd

@@ -54,7 +54,7 @@ def direct_objective(balancer: "Weighting", losses: Losses) -> Tensor | None:
 
 
 def _is_plain(balancer: "Weighting") -> bool:
-    """Return whether the step has no options that change it, and is neither compiled, transformed nor distributed."""
+    """Return whether the step has no options that change it, and is neither transformed nor distributed."""
     return not (
         balancer.strict
         or balancer.fixed
@@ -62,7 +62,6 @@ def _is_plain(balancer: "Weighting") -> bool:
         or balancer.measures_gradients
         or balancer._adjusts_weights
         or balancer._in_closure
-        or torch.compiler.is_compiling()
         or torch.is_autocast_enabled("cpu")
         or torch._C._are_functorch_transforms_active()
         or distributed.is_active(balancer.process_group)

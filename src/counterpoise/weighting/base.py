@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
 from .. import distributed
-from .._checks import inside_lbfgs
+from .._checks import Values, inside_lbfgs
 from .._state.float32 import state_dtype
 from ..balancer import Balancer
 from ..distributed import ProcessGroup
@@ -157,7 +157,7 @@ class Weighting(Balancer):
                 ranks are averaged in proportion to their counts. Default: `None`.
             needs: Further inputs of a method, such as `kpis` for DTP, or `shared` for gradient norms.
         """
-        if counts is None and not needs:
+        if counts is None and not needs and not torch.compiler.is_compiling():
             direct = direct_objective(self, losses)
             if direct is not None:
                 return direct
@@ -184,7 +184,7 @@ class Weighting(Balancer):
         )
         return sum(fixed, objective) if fixed else objective
 
-    def _look(self, values: Tensor, weights: Tensor) -> None:
+    def _look(self, values: Values, weights: Values) -> None:
         if not self._in_closure:
             self._check_closure()
         super()._look(values, weights)
