@@ -89,18 +89,18 @@ def _connect(
     """Return the objective with a graph."""
     if not torch.is_grad_enabled():
         return torch.scalar_tensor(step.objective, dtype=dtype)
-    if not linear:  # the node refuses second derivatives, which native operations would get wrong
+    learns = learned is not None and step.gradient is not None
+    if not linear or (stacked and learns):
+        # The node refuses second derivatives that native operations would get wrong. For a tensor and a learned
+        # parameter, it is also faster than three native ones.
         losses = inputs[0] if stacked else torch.stack(inputs)
-        return Objective.apply(step_from_floats(step, dtype), learned, False, None, (), losses)  # type: ignore
-    term = (
-        None if learned is None or step.gradient is None else torch.dot(learned, floats_to_tensor(step.gradient, dtype))
-    )
+        return Objective.apply(step_from_floats(step, dtype), learned, linear, None, (), losses)  # type: ignore
     if stacked:
         objective = torch.dot(inputs[0], floats_to_tensor(step.weights, dtype))
-        objective = objective if term is None else objective + term
-    elif term is None:
+    elif learned is None or step.gradient is None:
         objective = torch.dot(torch.stack(inputs), floats_to_tensor(step.weights, dtype))
     else:
+        term = torch.dot(learned, floats_to_tensor(step.gradient, dtype))
         objective = torch.dot(torch.stack([*inputs, term]), floats_to_tensor([*step.weights, 1.0], dtype))
     objective.data = torch.scalar_tensor(step.objective, dtype=dtype)
     return objective
