@@ -1,8 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
-# Most files stay on one worker, so that their fixtures are set up once. The third worker uses the time in which a test
-# waits for other processes.
-PARALLEL := -n 3 --dist worksteal
+# Most files stay on one worker, so that their fixtures are set up once.
+PARALLEL := -n 2 --dist worksteal
 
 .PHONY: test test-fast coverage lowest reproduce bench docs dist browser format clean
 
