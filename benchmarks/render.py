@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,23 +54,10 @@ def segnet() -> str:
     return "\n".join([*lines, "", origin(content["machine"])])
 
 
-def solvers() -> str:
-    """Return the table of Gram solvers: one matrix compared with torchjd, and 256 at once compared with one."""
-    content = load("gradient_space_solvers")
-    lines = ["| solver |", "| --- |"]
-    sizes = sorted({row["T"] for row in content["rows"]})
-    for t in sizes:
-        lines[0] += f" T = {t} |"
-        lines[1] += " ---: |"
-    cells = {(row["method"], row["T"]): row for row in content["rows"]}
-    for method in dict.fromkeys(row["method"] for row in content["rows"]):
-        line = f"| {method} |"
-        for t in sizes:
-            row = cells[method, t]
-            batch = "" if row["256 / 1"] is None else f"; 256: {row['256 / 1']:.1f} ×"
-            line += f" {row['us']:.0f} µs, {row['faster']:.1f} ×{batch} |"
-        lines.append(line)
-    return "\n".join([*lines, "", origin(content["machine"])])
+def solver_cell(row: dict[str, Any]) -> str:
+    """Return one matrix compared with torchjd, and 256 at once compared with one."""
+    batch = "" if row["256 / 1"] is None else f"; 256: {row['256 / 1']:.1f} ×"
+    return f"{row['us']:.0f} µs, {row['faster']:.1f} ×{batch}"
 
 
 def steps() -> str:
@@ -130,15 +118,14 @@ def diagnostics() -> str:
     return "\n".join([*lines, "", monitored, origin(content["machine"])])
 
 
-def peers() -> str:
-    """Return the table of rules on Gram matrices that torchjd has, too."""
-    content = load("gram_solvers_peer")
+def methods_by_tasks(name: str, cell: Callable[[dict[str, Any]], str]) -> str:
+    """Return a table of methods by numbers of tasks."""
+    content = load(name)
     sizes = sorted({row["T"] for row in content["rows"]})
-    cells = {(row["method"], row["T"]): row for row in content["rows"]}
-    lines = ["| rule |" + "".join(f" T = {t} |" for t in sizes), "| --- |" + " ---: |" * len(sizes)]
+    cells = {(row["method"], row["T"]): cell(row) for row in content["rows"]}
+    lines = ["| method |" + "".join(f" T = {t} |" for t in sizes), "| --- |" + " ---: |" * len(sizes)]
     for method in dict.fromkeys(row["method"] for row in content["rows"]):
-        found = (cells[method, t] for t in sizes)
-        lines.append(f"| {method} |" + "".join(f" {row['us']:.0f} µs, {row['faster']:.1f} × |" for row in found))
+        lines.append(f"| {method} |" + "".join(f" {cells[method, t]} |" for t in sizes))
     return "\n".join([*lines, "", origin(content["machine"])])
 
 
@@ -159,42 +146,19 @@ def gradient_scale() -> str:
     return "\n".join([*lines, "", *origins])
 
 
-def checks() -> str:
-    """Return the table of the cost of the checks: the step with them relative to the step without."""
-    content = load("checks_cpu")
-    sizes = sorted({row["T"] for row in content["rows"]})
-    cells = {(row["method"], row["T"]): row["ratio"] for row in content["rows"]}
-    lines = ["| method |" + "".join(f" T = {t} |" for t in sizes), "| --- |" + " ---: |" * len(sizes)]
-    for method in dict.fromkeys(row["method"] for row in content["rows"]):
-        lines.append(f"| {method} |" + "".join(f" {100 * (cells[method, t] - 1):+.1f} % |" for t in sizes))
-    return "\n".join([*lines, "", origin(content["machine"])])
-
-
-def forms() -> str:
-    """Return the table of all loss-space methods: losses as a dictionary, relative to the stacked sum."""
-    content = load("loss_space_forms_cpu")
-    sizes = sorted({row["T"] for row in content["rows"]})
-    cells = {(row["method"], row["T"]): row for row in content["rows"]}
-    lines = ["| method |" + "".join(f" T = {t} |" for t in sizes), "| --- |" + " ---: |" * len(sizes)]
-    for method in dict.fromkeys(row["method"] for row in content["rows"]):
-        found = (cells[method, t] for t in sizes)
-        lines.append(f"| {method} |" + "".join(f" {row['dictionary']:.2f} × |" for row in found))
-    return "\n".join([*lines, "", origin(content["machine"])])
-
-
 def main() -> None:
     text = PAGE.read_text()
     tables = {
         "cpu": by_tasks("loss_space_cpu"),
         "cuda": by_tasks("loss_space_cuda"),
         "segnet": segnet(),
-        "solvers": solvers(),
+        "solvers": methods_by_tasks("gradient_space_solvers", solver_cell),
         "steps": steps(),
         "device steps": device_steps(),
-        "peers": peers(),
+        "peers": methods_by_tasks("gram_solvers_peer", lambda row: f"{row['us']:.0f} µs, {row['faster']:.1f} ×"),
         "gradient scale": gradient_scale(),
-        "checks": checks(),
-        "forms": forms(),
+        "checks": methods_by_tasks("checks_cpu", lambda row: f"{100 * (row['ratio'] - 1):+.1f} %"),
+        "forms": methods_by_tasks("loss_space_forms_cpu", lambda row: f"{row['dictionary']:.2f} ×"),
         "dense": dense(),
         "diagnostics": diagnostics(),
     }
