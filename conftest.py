@@ -24,6 +24,7 @@ MAY_SKIP = {
     "tests/lab/engine/test_executors.py": "needs Ray",
     "tests/lab/engine/test_tabular.py": "needs a CUDA device",
     "tests/lab/models/test_pinn_kernels.py": "needs a CUDA device",
+    "tests/lab/models/test_qm9.py": "needs torch-geometric",
     "tests/lab/report/test_html.py": "needs Chromium",
     "tests/lab/report/test_latex.py": "needs LaTeX",
     "tests/lab/test_loggers.py": "needs MLflow",

@@ -8,6 +8,7 @@ import argparse
 import os
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -90,22 +91,23 @@ def measure(study: str, which: str, count: int, steps: int, width: int, profile:
         flush=True,
     )
     if profile:
-        _profile(trainer)
+        print_kernels(trainer.advance, PROFILED)
 
 
-def _profile(trainer: PinnTrainer) -> None:
+def print_kernels(step: Callable[[], None], steps: int, shown: int = 14) -> None:
+    """Print the number of kernels per step, and those that take longest."""
     from torch.profiler import ProfilerActivity
 
     with torch.profiler.profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as found:
-        for _ in range(PROFILED):
-            trainer.advance()
+        for _ in range(steps):
+            step()
         torch.cuda.synchronize()
     table = found.key_averages()
     kernels = [event for event in table if event.device_time_total and event.cpu_time_total == 0]
-    print(f"kernels per step: {sum(event.count for event in kernels) / PROFILED:.0f}")
-    for event in sorted(kernels, key=lambda event: -event.device_time_total)[:14]:
-        each = event.device_time_total / 1e3 / PROFILED
-        print(f"  {each:8.3f} ms/step  {event.count / PROFILED:7.1f} calls  {event.key[:90]}")
+    print(f"kernels per step: {sum(event.count for event in kernels) / steps:.0f}")
+    for event in sorted(kernels, key=lambda event: -event.device_time_total)[:shown]:
+        each = event.device_time_total / 1e3 / steps
+        print(f"  {each:8.3f} ms/step  {event.count / steps:7.1f} calls  {event.key[:90]}")
 
 
 def train(study: str, which: str, seeds: str | None, epochs: int | None, out: str) -> None:

@@ -19,9 +19,10 @@ from .balancer_groups import balancer_structure, compares_gradients
 from .config import Run, content_hash
 from .methods import describe
 from .pinn_workload import PinnWorkload
+from .qm9_workload import QM9Workload
 from .store import Store
 from .torch_settings import num_threads
-from .trainers import is_dense, is_pinn, is_profiled, make_trainer
+from .trainers import is_dense, is_molecular, is_pinn, is_profiled, make_trainer
 from .workload import Workload
 from .workloads import WORKLOADS
 
@@ -69,7 +70,9 @@ def _space(run: Run) -> Literal["loss", "gradient"]:
     return "gradient" if compares_gradients(run.recipe) else "loss"
 
 
-def _workload(run: Run) -> type[Workload] | type[PinnWorkload]:
+def _workload(run: Run) -> type[Workload] | type[PinnWorkload] | type[QM9Workload]:
+    if is_molecular(run):
+        return QM9Workload
     return PinnWorkload if is_pinn(run) else WORKLOADS[run.data.name]
 
 
@@ -87,7 +90,7 @@ def batch_key(run: Run) -> tuple[object, ...]:
     if is_dense(run):
         return (run.key,)
     method: tuple[object, ...] | str | None = None
-    if is_pinn(run):
+    if is_pinn(run) or is_molecular(run):
         method = None if run.device == "cpu" else describe(run.recipe.name).space
     elif _space(run) == "gradient":
         method = balancer_structure(run.recipe)

@@ -66,10 +66,10 @@ class Schedule:
     weight_decay: float = 0.0
     clip: float | None = None
     warmup_steps: int = 0  # linear from 0
-    # cosine: to lr_end over all steps; exponential: × 0.9 after every epoch
-    decay: Literal["constant", "cosine", "exponential"] = "constant"
+    # cosine: to lr_end over all steps; exponential: × 0.9 after every epoch; plateau: × 0.7, but not below lr_end
+    decay: Literal["constant", "cosine", "exponential", "plateau"] = "constant"
     lr_end: float = 0.0
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     shared: Literal["all", "trunk"] = "trunk"  # where gradient-space methods compare tasks
     monitor: str = "macro"  # metric for early stopping and the best epoch, higher is better ("-loss": minus the sum)
     patience: int | None = None  # stop after this many epochs without improvement

@@ -51,7 +51,12 @@ Residuals = Callable[[Tensor, slice], Mapping[str, Tensor]]
 
 
 def balanced_gradient(
-    balancers: BalancerGroups, value: Tensor, losses: Tensor, gradients: Tensor, residuals: Residuals
+    balancers: BalancerGroups,
+    value: Tensor,
+    losses: Tensor,
+    gradients: Tensor,
+    residuals: Residuals,
+    heads: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Return the gradient (R, P) that the balancers give the network, and add those of their own parameters.
 
@@ -63,21 +68,28 @@ def balanced_gradient(
         losses: the losses, (R, T).
         gradients: the gradients of each task, (R, T, P).
         residuals: returns the residuals of some networks, for methods that need them.
+        heads: the parameters (R, Q) that are not shared, and the gradients (R, T, Q) of each task. The result is then
+            (R, P + Q).
     """
-    parts = [tensor.split(balancers.sizes) for tensor in (value, losses, gradients)]
-    found, first = [], 0
+    parts = [tensor.split(balancers.sizes) for tensor in (value, losses, gradients, *(heads or ()))]
+    found: list[list[Any]] = []
+    first = 0
     branches = _Branches(value.device)
-    for balancer, part, values, grads in zip(balancers.members(), *parts, strict=True):
-        parameter = part.detach().requires_grad_()
+    for balancer, part, values, grads, *own in zip(balancers.members(), *parts, strict=True):
+        leaves = [part.detach().requires_grad_(), *(tensor.detach().requires_grad_() for tensor in own[:1])]
         rows = slice(first, first + len(part))
         with branches.next():
-            needs = {"residuals": residuals(parameter, rows)} if _needs_residuals(balancer) else {}
-            balancer.backward(linear_losses(parameter, values, grads), shared=[parameter], **needs)
-        assert parameter.grad is not None, "every method gives the shared parameters a gradient"
-        found.append(parameter.grad)
+            task_losses = linear_losses(leaves[0], values, grads)
+            if own:
+                task_losses = task_losses + linear_losses(leaves[1], torch.zeros_like(values), own[1])
+            needs = {"residuals": residuals(leaves[0], rows)} if _needs_residuals(balancer) else {}
+            balancer.backward(task_losses, shared=leaves[:1], **needs)
+        assert all(leaf.grad is not None for leaf in leaves), "every method gives all parameters a gradient"
+        found.append([leaf.grad for leaf in leaves])
         first += len(part)
     branches.join()
-    return torch.cat(found)
+    columns = [torch.cat(column) for column in zip(*found, strict=True)]
+    return columns[0] if heads is None else torch.cat(columns, 1)
 
 
 class _Branches:

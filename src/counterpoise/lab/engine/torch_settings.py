@@ -47,6 +47,17 @@ def disable_onednn() -> Iterator[None]:
 
 
 @contextmanager
+def allow_tf32() -> Iterator[None]:
+    """Let float32 matrix products on CUDA use TF32, which rounds their factors to eleven bits."""
+    settings: Any = torch.backends.cuda.matmul
+    before, settings.allow_tf32 = settings.allow_tf32, True
+    try:
+        yield
+    finally:
+        settings.allow_tf32 = before
+
+
+@contextmanager
 def num_threads(count: int) -> Iterator[None]:
     """Set the number of threads of torch."""
     before = torch.get_num_threads()

@@ -10,6 +10,8 @@ from .config import Run
 from .dense import DenseTrainer
 from .pinn import PinnTrainer
 from .profiling import ProfilingTrainer
+from .qm9 import QM9Trainer
+from .qm9_workload import MOLECULES
 from .trainer import Trainer
 
 
@@ -41,6 +43,11 @@ def is_pinn(run: Run) -> bool:
     return run.data.name in EQUATIONS
 
 
+def is_molecular(run: Run) -> bool:
+    """Return whether a run predicts properties of molecules."""
+    return run.data.name in MOLECULES
+
+
 def is_profiled(run: Run) -> bool:
     """Return whether the time and memory of a run are measured."""
     return is_dense(run) and bool(run.data.kwargs.get("measured"))
@@ -54,4 +61,6 @@ def make_trainer(runs: Sequence[Run]) -> TrainerProtocol:
         return ProfilingTrainer(runs)
     if is_pinn(runs[0]):
         return PinnTrainer(runs)
+    if is_molecular(runs[0]):
+        return QM9Trainer(runs)
     return DenseTrainer(runs[0]) if is_dense(runs[0]) else Trainer(runs)

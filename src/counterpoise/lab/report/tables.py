@@ -10,6 +10,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from ..data.qm9 import TARGETS as QM9_TARGETS
+from ..data.qm9 import UNITS as QM9_UNITS
 from ..studies import Condition, Study
 from .markdown import markdown_table
 from .run_scores import rank_by_score, select_seeds
@@ -48,6 +50,9 @@ METRIC_NAMES = {
     "rel_l2_last": "relative L2 error, last step ↓",
     "mse_e9": "mean squared error × 10⁹ ↓",
     "training_loss": "lowest training loss ↓",
+    "mae_change": "Δm (%) ↓",
+    "mae_change_validation": "Δm of the validation molecules (%) ↓",
+    **{f"mae_{target}": f"{target} ({unit}) ↓" for target, unit in zip(QM9_TARGETS, QM9_UNITS, strict=True)},
 }
 
 

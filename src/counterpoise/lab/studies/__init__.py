@@ -18,6 +18,7 @@ from . import (
     pinn_helmholtz,
     pinn_kirchhoff,
     pinn_klein_gordon,
+    qm9,
     rescaling,
     rf1,
     scale_stress,
@@ -49,6 +50,7 @@ STUDIES: dict[str, Study] = {
         bpgs_sensitivity.STUDY,
         *ALL_METHODS_STUDIES,
         *PINN_STUDIES,
+        qm9.STUDY,
     )
 }
 

@@ -1,0 +1,201 @@
+"""Check, time and train stacks of message passing networks for QM9 on CUDA.
+
+python benchmarks/qm9_stack.py check --data DATA            # a few steps on CUDA and on the CPU, every method
+python benchmarks/qm9_stack.py time --data DATA --runs 10   # milliseconds and kernels per step, seconds per epoch
+python benchmarks/qm9_stack.py train --data DATA --methods main --seeds 42-44 --out runs/qm9
+"""
+
+import argparse
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from pinn_stack import is_captured, print_kernels
+from qm9_reference import GeometricLoop
+
+from counterpoise.lab.engine import Recipe, Run, Store, execute, plan, spec
+from counterpoise.lab.engine.archive import pack
+from counterpoise.lab.engine.cuda_graphs import WARM_UP
+from counterpoise.lab.engine.qm9 import QM9Trainer
+from counterpoise.lab.studies.qm9 import FURTHER_METHODS, GRADIENT_SPACE, MAIN_METHODS, METHODS, STUDY
+from counterpoise.lab.studies.select import select_runs
+
+GROUPS = {"main": MAIN_METHODS, "further": FURTHER_METHODS, "gradient": GRADIENT_SPACE, "all": METHODS}
+PROFILED = 5  # steps
+SPARE_SECONDS = 45  # left for packing when time runs out
+
+
+def make_runs(methods: dict[str, Recipe], count: int, device: str, options: argparse.Namespace) -> list[Run]:
+    """Return `count` runs spread over the methods, equal methods side by side."""
+    data = spec("qm9", **({"molecules": options.molecules} if options.molecules else {}), **_compared(options))
+    schedule = replace(STUDY.schedule, precision=options.precision, batch_size=options.batch)
+    names = list(methods)
+    each = [count // len(names) + (i < count % len(names)) for i in range(len(names))]
+    return [
+        Run("qm9", data, STUDY.model, methods[name], seed, schedule, device)
+        for name, number in zip(names, each, strict=True)
+        for seed in range(number)
+    ]
+
+
+def _compared(options: argparse.Namespace) -> dict[str, str]:
+    return {} if options.compared == "features" else {"compared": options.compared}
+
+
+def check(methods: dict[str, Recipe], options: argparse.Namespace) -> None:
+    """Compare a few graph-replayed steps on CUDA with steps on the CPU, for every method alone."""
+    for name, method in methods.items():
+        values = {}
+        for device in ("cpu", "cuda"):
+            trainer = QM9Trainer(make_runs({name: method}, 2, device, options))
+            trainer.start_epoch()
+            with trainer.kernel_settings():
+                for _ in range(options.steps):
+                    trainer.advance()
+            values[device] = trainer.network.value.cpu(), trainer.log.cpu()
+            captured = all(map(is_captured, trainer.programs.values()))
+        difference = float((values["cuda"][0] - values["cpu"][0]).abs().max())
+        losses = float(((values["cuda"][1][0] - values["cpu"][1][0]) / values["cpu"][1][0]).abs().max())
+        print(
+            f"{name:24} captured {captured!s:5}  parameters differ by {difference:.1e}, losses by {losses:.1e}",
+            flush=True,
+        )
+
+
+def measure(methods: dict[str, Recipe], options: argparse.Namespace) -> None:
+    """Print the time, the memory and the number of kernels of a step, and the seconds of an epoch."""
+    trainer = QM9Trainer(make_runs(methods, options.runs, "cuda", options))
+    trainer.start_epoch()
+    with trainer.kernel_settings():
+        for _ in range(20 * WARM_UP + 1):  # gradients are measured in every tenth step, and each graph has a warm-up
+            trainer.advance()
+        each = _seconds(trainer.advance, options.steps)
+        for _ in range(WARM_UP + 1):
+            trainer.evaluate(trainer.workload.validation)
+        evaluation = _seconds(lambda: trainer.evaluate(trainer.workload.validation), 2)
+    captured = all(map(is_captured, (*trainer.programs.values(), trainer.measure)))
+    memory = torch.cuda.max_memory_allocated() / 2**30
+    epoch = each * trainer.workload.steps + evaluation
+    print(
+        f"{options.runs} runs, {options.precision}: {1e3 * each:.3f} ms/step, {1e3 * each / options.runs:.3f} per run, "
+        f"evaluation {evaluation:.2f} s, epoch of {trainer.workload.steps} steps {epoch:.2f} s, captured {captured}, "
+        f"{memory:.1f} GiB",
+        flush=True,
+    )
+    if options.profile:
+        with trainer.kernel_settings():
+            print_kernels(trainer.advance, PROFILED, 30)
+
+
+def _seconds(step: Callable[[], object], count: int) -> float:
+    """Return the mean time of a call."""
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(count):
+        step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - started) / count
+
+
+def anchor(options: argparse.Namespace) -> None:
+    """Print the time of a step of torch-geometric's own loop, with and without its loader."""
+    loop = GeometricLoop(options.batch, molecules=options.molecules or 20_000)
+    steps = -(-110_831 // options.batch)
+    for name, batches in (("with its loader", loop.loaded()), ("without its loader", loop.repeated())):
+        _advance(loop, batches, 10)
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        _advance(loop, batches, options.steps)
+        torch.cuda.synchronize()
+        each = (time.perf_counter() - started) / options.steps
+        print(f"torch-geometric {name}: {1e3 * each:.2f} ms/step, {steps} steps in {each * steps:.1f} s", flush=True)
+
+
+def _advance(loop: GeometricLoop, batches: Iterator[object], count: int) -> None:
+    for _ in range(count):
+        loop.step(next(batches))
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train runs of the study, resume those that were interrupted, and pack the finished ones."""
+    started, out = time.monotonic(), Path(options.out)
+    study = replace(STUDY, schedule=replace(STUDY.schedule, precision=options.precision, patience=options.patience))
+    labels = list(GROUPS[options.methods]) if options.methods in GROUPS else options.methods.split(",")
+    chosen = options.condition and options.condition.split(",")
+    cells = select_runs(
+        study, seeds=options.seeds, epochs=options.epochs, device=options.device, methods=labels, conditions=chosen
+    )
+    store = Store(out)
+
+    def report(trainer: QM9Trainer) -> None:
+        if trainer.epoch % 10 == 0 or trainer.epoch == 1:
+            change = " ".join(f"{-rows[-1]['monitor']:.1f}" for rows in trainer.history)
+            print(f"  epoch {trainer.epoch}, {time.monotonic() - started:.0f} s, validation: {change}", flush=True)
+        if options.seconds and time.monotonic() - started > options.seconds - SPARE_SECONDS:
+            store.save_checkpoint(batch.study, batch.key, trainer.state_dict())
+            raise TimeoutError
+
+    try:
+        for batch in plan([cell.run for cell in cells], store, options.runs):
+            print(batch, flush=True)
+            execute(batch, out, checkpoint_seconds=options.checkpoint_seconds, after_epoch=report)
+            print(f"  finished after {time.monotonic() - started:.0f} s", flush=True)
+    except TimeoutError:
+        print("stopped: the time is used up; the same command resumes", flush=True)
+    for cell in cells:
+        result = store.result(cell.run)
+        if result is not None:
+            found = f"{result['metrics']['mae_change']:.2f} at epoch {result['best']['epoch']}"
+            print(f"{cell.method:24} {cell.condition.key:18} seed {cell.run.seed}: {found}")
+    if options.archive:
+        print(f"{pack(out, Path(options.archive))} runs packed")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("check", "time", "train"))
+    parser.add_argument("--data", help="the data folder, which contains qm9/qm9.npz")
+    parser.add_argument("--methods", default="main", help='"main", "further", "gradient", "all" or labels, with commas')
+    parser.add_argument("--condition", help="keys of conditions, with commas")
+    parser.add_argument("--compared", default="features", choices=("features", "parameters"))
+    parser.add_argument("--molecules", type=int)
+    parser.add_argument("--batch", type=int, default=120)
+    parser.add_argument("--runs", type=int, default=10, help="runs in a stack")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--precision", default=STUDY.schedule.precision, choices=("fp32", "tf32", "bf16", "fp16"))
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--anchor", action="store_true", help="time torch-geometric, too")
+    parser.add_argument("--seeds")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--patience", type=int, help="stop a run after so many epochs without a better validation")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--out", default="runs/qm9")
+    parser.add_argument("--archive", help="write the finished runs to this file")
+    parser.add_argument("--seconds", type=float, help="save and stop after so many seconds")
+    parser.add_argument("--checkpoint-seconds", type=float, default=60.0)
+    parser.add_argument("--eager", action="store_true", help="without CUDA graphs")
+    options = parser.parse_args()
+    if options.data:
+        os.environ["COUNTERPOISE_DATA"] = str(Path(options.data).resolve())
+    if options.eager:
+        os.environ["COUNTERPOISE_GRAPH"] = "0"
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    if options.command == "train":
+        train(options)
+        return
+    chosen = options.methods.split(",")
+    methods = GROUPS[options.methods] if options.methods in GROUPS else {name: METHODS[name] for name in chosen}
+    if options.command == "check":
+        check(methods, options)
+        return
+    measure(methods, options)
+    if options.anchor:
+        anchor(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""Message passing networks for molecules: R networks at once, on dense batches of padded molecules.
+
+The network is that of the multi-task benchmark of Navon et al. (2022, https://arxiv.org/abs/2202.01017): the edge
+networks of Gilmer et al. (2017, https://arxiv.org/abs/1704.01212), a GRU cell, and the set2set readout of Vinyals et
+al. (2016, https://arxiv.org/abs/1511.06391).
+
+An edge network turns the features of an edge into a matrix A(e) that multiplies the state of the neighbour. With its
+hidden layer a = relu(W₁e + b₁), the product is A(e)h = Σ_k a_k (W_k h) + Bh. The products W_k h are computed once per
+atom and then contracted with a over neighbours and k, so that the matrices A(e) are never formed.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+ATOM_FEATURES, EDGE_FEATURES = 11, 5
+COMPUTE_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""Types in which messages are computed. TF32 is a setting of the CUDA matrix products."""
+
+
+class MoleculeBatch(NamedTuple):
+    """A batch of B molecules for each of R networks, padded to N atoms.
+
+    Args:
+        atoms: the features of the atoms, (R, B, N, 11).
+        edges: the features of the pairs of atoms as `edge_inputs` returns them, (R, B, N, N, 8).
+        present: which atoms are not padding, (R, B, N).
+    """
+
+    atoms: Tensor
+    edges: Tensor
+    present: Tensor
+
+
+def edge_inputs(bonds: Tensor, distances: Tensor, present: Tensor) -> Tensor:
+    """Return the inputs (…, N, N, 8) of the edge network: the features of each edge times its weight in the mean.
+
+    They are the indicators of four bond types, the distance in two parts, 1, and 0, multiplied by 1/(n − 1) for the
+    edges of a molecule of n atoms and by 0 for other pairs. relu(cx) = c relu(x) for c ≥ 0, so the hidden layer of the
+    edge network needs no other mask. The second part of the distance is what matrix products in TF32 round away.
+
+    Args:
+        bonds: the types of the bonds, (…, N, N), 0 for none.
+        distances: the distances, (…, N, N).
+        present: which atoms are not padding, (…, N).
+    """
+    atoms = present.shape[-1]
+    neighbours = (present.sum(-1) - 1).clamp_min(1)
+    others = ~torch.eye(atoms, dtype=torch.bool, device=present.device)
+    weight = (present[..., :, None] & present[..., None, :] & others) / neighbours[..., None, None]
+    weight = weight.to(distances.dtype)
+    scaled = distances * weight
+    coarse = scaled.bfloat16().to(scaled.dtype)
+    columns = [(bonds == kind) * weight for kind in range(1, 5)]
+    return torch.stack([*columns, coarse, scaled - coarse, weight, torch.zeros_like(weight)], -1)
+
+
+class StackedMPNN(nn.Module):
+    """R message passing networks with one output per task.
+
+    Network r is initialised from `seeds[r]` alone, with the default initialisations of PyTorch and torch-geometric.
+
+    Args:
+        seeds: one seed per network.
+        tasks: the number of tasks.
+        width: the size of the states of atoms.
+        edge_width: the size of the hidden layer of the edge network.
+        rounds: the number of rounds of messages.
+        readout_steps: the number of steps of set2set.
+        precision: "fp32" or "tf32", or "bf16" or "fp16" for messages in half precision.
+    """
+
+    head_weight: nn.Parameter
+    head_bias: nn.Parameter
+
+    def __init__(
+        self,
+        seeds: Sequence[int],
+        tasks: int,
+        *,
+        width: int = 64,
+        edge_width: int = 128,
+        rounds: int = 3,
+        readout_steps: int = 3,
+        precision: str = "fp32",
+    ) -> None:
+        super().__init__()
+        self.width, self.edge_width, self.rounds, self.readout_steps = width, edge_width, rounds, readout_steps
+        self.dtype = COMPUTE_DTYPES[precision]
+        copies = [_initialise(seed, tasks, width, edge_width) for seed in seeds]
+        for name in copies[0]:
+            self.register_parameter(name, nn.Parameter(torch.stack([copy[name] for copy in copies])))
+
+    def layers(self) -> list[Tensor]:
+        """Return all parameters, those of the heads last."""
+        return list(self.parameters())
+
+    def shared_layers(self) -> list[Tensor]:
+        """Return the parameters that all tasks share."""
+        return [value for name, value in self.named_parameters() if not name.startswith("head")]
+
+    def forward(self, *parts: MoleculeBatch) -> Tensor:
+        """Return the outputs (R, B, T) for the molecules of all parts, which may be padded to different sizes."""
+        return self.heads(self.features(parts))
+
+    def features(self, parts: Sequence[MoleculeBatch], rows: slice = slice(None)) -> Tensor:
+        """Return the representation (R, B, width) of the molecules of all parts, which the heads take as input.
+
+        Args:
+            parts: the molecules.
+            rows: the networks to use. The parts then hold molecules for these networks only.
+        """
+        layers = {name: value[rows] for name, value in self.named_parameters()}
+        return torch.cat([self._features(layers, *part) for part in parts], 1)
+
+    def heads(self, features: Tensor, rows: slice = slice(None)) -> Tensor:
+        """Return the outputs (R, B, T) of all heads."""
+        return torch.baddbmm(self.head_bias[rows], features, self.head_weight[rows])
+
+    def _features(self, layers: dict[str, Tensor], atoms: Tensor, edges: Tensor, present: Tensor) -> Tensor:
+        runs, molecules, size, _ = atoms.shape
+        state = torch.baddbmm(layers["atom_bias"], atoms.flatten(1, 2), layers["atom_weight"]).relu()
+        hidden = torch.bmm(edges.flatten(1, 3), _edge_weight(layers)).relu().to(self.dtype)
+        hidden = hidden.view(runs * molecules, size, size * self.edge_width)
+        pair_weight = edges[..., -2].flatten(0, 1).contiguous()
+        for _ in range(self.rounds):
+            mean = torch.bmm(pair_weight, state.view(-1, size, self.width)).view_as(state)
+            rest = torch.baddbmm(layers["root_bias"], torch.cat([mean, state], -1), _root_weight(layers))
+            message = self._contract(hidden, state, layers["kernel"]).view_as(state)
+            state = _gru_cell((message + rest).relu(), state, layers)
+        readout = self._set2set(state.view(runs, molecules, size, self.width), present, layers)
+        return torch.baddbmm(layers["readout_bias"], readout, layers["readout_weight"]).relu()
+
+    def _contract(self, hidden: Tensor, state: Tensor, kernel: Tensor) -> Tensor:
+        """Return Σ_j Σ_k a_ijk W_k h_j for the atoms i of each molecule.
+
+        Args:
+            hidden: a, (R·B, N, N·K).
+            state: h, (R, B·N, width).
+            kernel: the matrices W_k side by side, (R, width, K·width).
+        """
+        products = torch.bmm(state.to(self.dtype), kernel.to(self.dtype))
+        messages = torch.bmm(hidden, products.view(len(hidden), -1, self.width))
+        return messages.to(state.dtype)
+
+    def _set2set(self, state: Tensor, present: Tensor, layers: dict[str, Tensor]) -> Tensor:
+        """Return the readout (R, B, 2·width): a query from an LSTM cell beside the mean that it attends to."""
+        runs, molecules, _, width = state.shape
+        query, cell = state.new_zeros(2, runs, molecules, width).unbind()
+        readout = state.new_zeros(runs, molecules, 2 * width)
+        absent = ~present
+        for _ in range(self.readout_steps):
+            query, cell = _lstm_cell(readout, query, cell, layers)
+            scores = torch.matmul(state, query.unsqueeze(-1)).squeeze(-1)
+            attention = scores.masked_fill(absent, -torch.inf).softmax(-1)
+            attended = torch.matmul(attention.unsqueeze(-2), state).squeeze(-2)
+            readout = torch.cat([query, attended], -1)
+        return readout
+
+
+def _edge_weight(layers: dict[str, Tensor]) -> Tensor:
+    """Return the first layer of the edge network, (R, 8, K), for inputs as in `edge_inputs`."""
+    weight, bias = layers["edge_weight"], layers["edge_bias"]
+    return torch.cat([weight, weight[:, -1:], bias, torch.zeros_like(bias)], 1)
+
+
+def _root_weight(layers: dict[str, Tensor]) -> Tensor:
+    """Return the matrices of the mean over neighbours and of the atom itself, (R, 2·width, width)."""
+    return torch.cat([layers["kernel_bias"], layers["root_weight"]], 1)
+
+
+def _gru_cell(x: Tensor, state: Tensor, layers: dict[str, Tensor]) -> Tensor:
+    """Return the next state of a GRU cell, as `torch.nn.GRU` defines it."""
+    given = torch.baddbmm(layers["gru_input_bias"], x, layers["gru_input_weight"]).chunk(3, -1)
+    own = torch.baddbmm(layers["gru_state_bias"], state, layers["gru_state_weight"]).chunk(3, -1)
+    reset, update = (given[0] + own[0]).sigmoid(), (given[1] + own[1]).sigmoid()
+    proposed = torch.addcmul(given[2], reset, own[2]).tanh()
+    return torch.lerp(proposed, state, update)
+
+
+def _lstm_cell(x: Tensor, query: Tensor, cell: Tensor, layers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the next output and cell state of an LSTM cell, as `torch.nn.LSTM` defines it."""
+    given = torch.baddbmm(layers["lstm_input_bias"], x, layers["lstm_input_weight"])
+    gates = (given + torch.baddbmm(layers["lstm_state_bias"], query, layers["lstm_state_weight"])).chunk(4, -1)
+    cell = torch.addcmul(gates[1].sigmoid() * cell, gates[0].sigmoid(), gates[2].tanh())
+    return gates[3].sigmoid() * cell.tanh(), cell
+
+
+def _initialise(seed: int, tasks: int, width: int, edge_width: int) -> dict[str, Tensor]:
+    """Return the parameters of one network by name, those of the heads last. Matrices are (inputs, outputs)."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        atom, edge = nn.Linear(ATOM_FEATURES, width), nn.Linear(EDGE_FEATURES, edge_width)
+        kernel = nn.Linear(edge_width, width * width)
+        root = (2 * torch.rand(width, width) - 1) / math.sqrt(width)  # torch_geometric.nn.inits.uniform
+        gru, lstm = nn.GRU(width, width), nn.LSTM(2 * width, width)
+        readout, head = nn.Linear(2 * width, width), nn.Linear(width, tasks)
+    # Row c·width + o of the edge network's output is the entry (c, o) of the matrix, with messages h @ A.
+    matrices = kernel.weight.view(width, width, edge_width)
+    recurrent = {"gru": gru, "lstm": lstm}
+    cells = {
+        f"{name}_{kind}_{part}": getattr(cell, f"{part}_{suffix}_l0")
+        for name, cell in recurrent.items()
+        for part in ("weight", "bias")
+        for kind, suffix in (("input", "ih"), ("state", "hh"))
+    }
+    named = {
+        "atom_weight": atom.weight, "atom_bias": atom.bias, "edge_weight": edge.weight, "edge_bias": edge.bias,
+        **cells,
+        "readout_weight": readout.weight, "readout_bias": readout.bias,
+        "head_weight": head.weight, "head_bias": head.bias,
+    }  # fmt: skip
+    named = {name: value.T if value.dim() == 2 else value.unsqueeze(0) for name, value in named.items()}
+    messages = {
+        "kernel": matrices.transpose(1, 2).reshape(width, edge_width * width),
+        "kernel_bias": kernel.bias.view(width, width),
+        "root_weight": root,
+        "root_bias": torch.zeros(1, width),
+    }
+    return {name: value.detach().contiguous() for name, value in (messages | named).items()}

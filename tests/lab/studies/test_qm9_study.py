@@ -1,0 +1,66 @@
+"""The study of QM9: grid, published numbers, claims and tables."""
+
+import pandas as pd
+
+from counterpoise.lab.report import ledger, tables
+from counterpoise.lab.studies.qm9 import (
+    CHANGE,
+    GRADIENT_SPACE,
+    MAIN,
+    MAIN_METHODS,
+    METRICS,
+    PARAMETERS,
+    PUBLISHED,
+    REPRODUCED,
+    SEEDS,
+    STUDY,
+)
+
+
+def frame_of(changes: dict[str, float]) -> pd.DataFrame:
+    """Return finished runs of the main methods with the given Δm."""
+    return pd.DataFrame(
+        {"method": method, "condition": MAIN, "seed": seed, "lr": 1e-3, "epochs": 300, "macro": -change / 100}
+        | dict.fromkeys((*METRICS, *STUDY.further_metrics), 1.0)
+        | {CHANGE: change + seed % 3}
+        for method, change in changes.items()
+        for seed in SEEDS
+    )
+
+
+def test_the_default_grid_has_three_seeds_of_the_main_methods() -> None:
+    cells = [cell for cell in STUDY.grid() if not cell.condition.opt_in]
+    assert {cell.method for cell in cells} == set(MAIN_METHODS)
+    assert len(cells) == 3 * len(MAIN_METHODS)
+    assert {cell.run.schedule.epochs for cell in cells} == {300}
+
+
+def test_gradient_space_methods_run_at_the_features_and_on_the_parameters() -> None:
+    for name in GRADIENT_SPACE:
+        found = {cell.condition.key: cell.run.data.kwargs for cell in STUDY.grid(seeds=[42]) if cell.method == name}
+        assert set(found) == {"further methods", PARAMETERS}
+        assert found[PARAMETERS] == {"compared": "parameters"}
+
+
+def test_the_published_numbers_satisfy_the_claims_about_them() -> None:
+    frame = frame_of({name: PUBLISHED.get(name, 40.0) for name in MAIN_METHODS})
+    judgements = [j for j in ledger.judge(STUDY, frame, SEEDS) if j.reading in ("", "BPGS")]
+    assert [j.verdict for j in judgements[:8]] == ["holds"] * 8
+    text = tables.markdown(STUDY, tables.table_entries(STUDY, frame, SEEDS), SEEDS)
+    assert "Δm (%) ↓" in text
+    assert "177.6" in text
+
+
+def test_a_change_outside_the_tolerance_is_not_reproduced() -> None:
+    frame = frame_of({name: 1.2 * PUBLISHED.get(name, 40.0) for name in MAIN_METHODS})
+    judgements = ledger.judge(STUDY, frame, SEEDS)
+    assert not any(judgement.verdict == "holds" for judgement in judgements[: len(REPRODUCED)])
+
+
+def test_the_quick_form_has_few_molecules_and_a_narrow_network() -> None:
+    quick = STUDY.quick_form()
+    (seed,) = quick.seeds
+    cells = list(quick.grid())
+    assert {cell.run.seed for cell in cells} == {seed}
+    assert all(cell.run.data.kwargs == {"molecules": 5000} for cell in cells)
+    assert all(cell.run.model.kwargs["width"] < 64 for cell in cells)
