@@ -17,10 +17,12 @@ import torch
 from pinn_stack import is_captured, print_kernels
 from qm9_reference import GeometricLoop
 
+from counterpoise.lab.data.locations import data_folder
 from counterpoise.lab.engine import Recipe, Run, Store, execute, plan, spec
 from counterpoise.lab.engine.archive import pack
 from counterpoise.lab.engine.cuda_graphs import WARM_UP
 from counterpoise.lab.engine.qm9 import QM9Trainer
+from counterpoise.lab.engine.qm9_workload import SYNTHETIC, load_molecules
 from counterpoise.lab.studies.qm9 import FURTHER_METHODS, GRADIENT_SPACE, MAIN_METHODS, METHODS, STUDY
 from counterpoise.lab.studies.select import select_runs
 
@@ -31,7 +33,8 @@ SPARE_SECONDS = 45  # left for packing when time runs out
 
 def make_runs(methods: dict[str, Recipe], count: int, device: str, options: argparse.Namespace) -> list[Run]:
     """Return `count` runs spread over the methods, equal methods side by side."""
-    data = spec("qm9", **({"molecules": options.molecules} if options.molecules else {}), **_compared(options))
+    chosen = {"molecules": options.molecules, "compared": options.compared}
+    data = spec(data_name(), **{name: value for name, value in chosen.items() if value})
     schedule = replace(STUDY.schedule, precision=options.precision, batch_size=options.batch)
     names = list(methods)
     each = [count // len(names) + (i < count % len(names)) for i in range(len(names))]
@@ -42,8 +45,9 @@ def make_runs(methods: dict[str, Recipe], count: int, device: str, options: argp
     ]
 
 
-def _compared(options: argparse.Namespace) -> dict[str, str]:
-    return {} if options.compared == "features" else {"compared": options.compared}
+def data_name() -> str:
+    """Return QM9, or synthetic molecules if there is no data folder."""
+    return "qm9" if data_folder() else SYNTHETIC
 
 
 def check(methods: dict[str, Recipe], options: argparse.Namespace) -> None:
@@ -103,7 +107,8 @@ def _seconds(step: Callable[[], object], count: int) -> float:
 
 def anchor(options: argparse.Namespace) -> None:
     """Print the time of a step of torch-geometric's own loop, with and without its loader."""
-    loop = GeometricLoop(options.batch, molecules=options.molecules or 20_000)
+    molecules = load_molecules(data_name(), min(options.molecules or 20_000, 20_000))
+    loop = GeometricLoop(molecules, options.batch)
     steps = -(-110_831 // options.batch)
     for name, batches in (("with its loader", loop.loaded()), ("without its loader", loop.repeated())):
         _advance(loop, batches, 10)
@@ -161,7 +166,7 @@ def main() -> None:
     parser.add_argument("--data", help="the data folder, which contains qm9/qm9.npz")
     parser.add_argument("--methods", default="main", help='"main", "further", "gradient", "all" or labels, with commas')
     parser.add_argument("--condition", help="keys of conditions, with commas")
-    parser.add_argument("--compared", default="features", choices=("features", "parameters"))
+    parser.add_argument("--compared", default=None, choices=("features", "parameters"))
     parser.add_argument("--molecules", type=int)
     parser.add_argument("--batch", type=int, default=120)
     parser.add_argument("--runs", type=int, default=10, help="runs in a stack")

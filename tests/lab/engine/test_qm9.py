@@ -54,6 +54,19 @@ def test_the_direction_equals_that_of_the_balancer_on_the_network(name: str, com
     torch.testing.assert_close(losses, trainer.workload.losses(batch).detach())
 
 
+def test_gradients_in_half_precision_are_scaled_for_each_run() -> None:
+    runs = [make_run(METHODS["Sum"], seed) for seed in (0, 1)]
+    exact = started(runs)
+    rounded = started([replace(run, schedule=replace(SCHEDULE, precision="fp16")) for run in runs])
+    gradient = torch.randn(2, 12 * 4, generator=torch.Generator().manual_seed(0)) * torch.tensor([[1e-7], [1e6]])
+    found = []
+    for trainer in (exact, rounded):
+        features = trainer.workload.network.features(trainer.workload.next_batch().parts)
+        found.append(trainer._backward(features, gradient))
+    error = torch.linalg.vector_norm(found[1] - found[0], dim=1) / torch.linalg.vector_norm(found[0], dim=1)
+    assert (error < 5e-3).all()
+
+
 def test_an_epoch_contains_every_training_molecule_once() -> None:
     workload = QM9Workload([make_run(METHODS["Sum"], seed) for seed in (0, 1)])
     assert (workload.train.shape[1], workload.steps) == (40, 4)

@@ -21,10 +21,10 @@ def molecules() -> Molecules:
     return synthetic_molecules(6, seed=1)
 
 
-def batch_of(molecules: Molecules, rows: Tensor, atoms: int = 29) -> MoleculeBatch:
+def batch_of(molecules: Molecules, rows: Tensor, atoms: int = 29, dtype: torch.dtype = torch.float32) -> MoleculeBatch:
     """Return the molecules with numbers (R, B), padded to some number of atoms."""
     found = molecules[rows.flatten()]
-    inputs = edge_inputs(found.bonds, found.distances(), found.present())
+    inputs = edge_inputs(found.bonds, found.distances(), found.present(), dtype)
     parts = found.features()[:, :atoms], inputs[:, :atoms, :atoms], found.present()[:, :atoms]
     return MoleculeBatch(*(part.unflatten(0, rows.shape) for part in parts))
 
@@ -149,11 +149,15 @@ def test_initial_parameters_have_the_published_bounds() -> None:
     assert sum(value.numel() for value in network.parameters()) == 617_675
 
 
-def test_half_precision_messages_are_close(molecules: Molecules) -> None:
-    batch = batch_of(molecules, torch.tensor([[0, 1, 2]]))
-    exact = build([0])(batch)
-    rounded = build([0], precision="bf16")(batch)
-    torch.testing.assert_close(rounded, exact, rtol=0.05, atol=0.01)
+@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 0.02), ("fp16", 0.002)])
+def test_half_precision_messages_are_close(molecules: Molecules, precision: str, tolerance: float) -> None:
+    rows = torch.tensor([[0, 1, 2]])
+    exact, rounded = build([0]), build([0], precision=precision)
+    out = [network(batch_of(molecules, rows, dtype=network.dtype)) for network in (exact, rounded)]
+    torch.testing.assert_close(out[1], out[0], rtol=tolerance, atol=tolerance)
+    grads = [torch.autograd.grad(o.sum(), list(n.parameters())) for o, n in zip(out, (exact, rounded), strict=True)]
+    for one, other in zip(*grads, strict=True):
+        assert (one - other).norm() <= 5 * tolerance * one.norm()
 
 
 @pytest.mark.skipif(find_spec("torch_geometric") is None, reason="needs torch-geometric")

@@ -22,6 +22,7 @@ from .task_losses import balanced_gradient
 from .torch_settings import allow_tf32, disable_onednn
 
 CHANGE = "mae_change"  # Δm in %
+LARGEST_EXPONENT = 5  # of gradients in half precision, far from overflow and underflow
 METRICS = (CHANGE, *(f"mae_{target}" for target in TARGETS))
 
 Pattern = tuple[bool, ...]
@@ -143,22 +144,28 @@ class QM9Trainer:
     def _direction(self, batch: TrainingBatch) -> tuple[Tensor, Tensor]:
         """Return the losses (R, T) and the gradient (R, P) that the balancers give the network."""
         workload = self.workload
-        shared = workload.network.shared_layers()
         features = workload.network.features(batch.parts)
         losses, at_features, of_heads = workload.task_gradients(features, batch)
         heads = self.network.value[:, -of_heads.shape[-1] :], of_heads
         if workload.compared == "features":
             found = balanced_gradient(self.balancers, features.flatten(1), losses, at_features, _no_residuals, heads)
             at_features, of_heads = found.split([at_features.shape[-1], of_heads.shape[-1]], 1)
-            grads = torch.autograd.grad(features, shared, at_features.view_as(features))
-            return losses, torch.cat([*(grad.flatten(1) for grad in grads), of_heads], 1)
-        rows = []
-        for task in range(len(TARGETS)):
-            flow = at_features[:, task].view_as(features)
-            grads = torch.autograd.grad(features, shared, flow, retain_graph=task + 1 < len(TARGETS))
-            rows.append(torch.cat([grad.flatten(1) for grad in grads], 1))
+            return losses, torch.cat([self._backward(features, at_features), of_heads], 1)
+        rows = [self._backward(features, flow, retain_graph=True) for flow in at_features.unbind(1)]
         value = self.network.value[:, : -of_heads.shape[-1]]
         return losses, balanced_gradient(self.balancers, value, losses, torch.stack(rows, 1), _no_residuals, heads)
+
+    def _backward(self, features: Tensor, gradient: Tensor, *, retain_graph: bool = False) -> Tensor:
+        """Return the gradient (R, P) of the shared parameters from that at the features, (R, B·width).
+
+        In half precision, the gradient of each run is multiplied by a power of two before the pass.
+        """
+        scale = _gradient_scale(gradient) if self.workload.network.dtype.itemsize == 2 else None
+        flow = gradient if scale is None else gradient * scale
+        shared = self.workload.network.shared_layers()
+        grads = torch.autograd.grad(features, shared, flow.view_as(features), retain_graph=retain_graph)
+        flat = torch.cat([grad.flatten(1) for grad in grads], 1)
+        return flat if scale is None else flat / scale
 
     def evaluate(self, molecules: Tensor) -> Tensor:
         """Return the mean absolute errors (R, T) of held-out molecules (R, n)."""
@@ -250,6 +257,12 @@ class QM9Trainer:
 
 
 _STATE_ATTRIBUTES = ("epoch", "steps", "history", "best", "best_epoch", "test_errors", "stopped")
+
+
+def _gradient_scale(gradient: Tensor) -> Tensor:
+    """Return powers of two (R, 1) that bring the largest entry of each row to between 16 and 32."""
+    largest = gradient.detach().abs().amax(1, keepdim=True).clamp_min(torch.finfo(gradient.dtype).tiny)
+    return torch.exp2(LARGEST_EXPONENT - largest.log2().ceil())
 
 
 def _no_residuals(parameter: Tensor, rows: slice) -> dict[str, Tensor]:

@@ -54,7 +54,7 @@ class QM9Workload:
     def __init__(self, runs: Sequence[Run]) -> None:
         first, device = runs[0], runs[0].device
         options = first.data.kwargs
-        molecules = _load(first.data.name, options.get("molecules"), bool(options.get("sanitised", True)))
+        molecules = load_molecules(first.data.name, options.get("molecules"), bool(options.get("sanitised", True)))
         self.replicas, self.batch_size = len(runs), first.schedule.batch_size
         self.seeds = [run.seed for run in runs]
         self.compared = str(options.get("compared", "features"))
@@ -133,7 +133,7 @@ class QM9Workload:
         positions = self.molecules.positions[flat, :atoms]
         distances = (positions.unsqueeze(2) - positions.unsqueeze(1)).norm(dim=-1)
         present = numbers != 0
-        parts = self.features[flat, :atoms].float(), edge_inputs(bonds, distances, present), present
+        parts = self.features[flat, :atoms].float(), edge_inputs(bonds, distances, present, self.network.dtype), present
         return MoleculeBatch(*(part.unflatten(0, rows.shape) for part in parts))
 
     def losses(self, batch: TrainingBatch, rows: slice = slice(None)) -> Tensor:
@@ -193,7 +193,8 @@ def _deviation(values: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=2)
-def _load(name: str, molecules: int | None, sanitised: bool) -> Molecules:
+def load_molecules(name: str, molecules: int | None, sanitised: bool = True) -> Molecules:
+    """Load molecules of QM9, or draw synthetic ones."""
     if name == SYNTHETIC:
         return synthetic_molecules(molecules or 1000)
     return load_qm9(data_folder(), molecules, sanitised=sanitised)

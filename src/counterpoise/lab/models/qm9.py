@@ -35,17 +35,18 @@ class MoleculeBatch(NamedTuple):
     present: Tensor
 
 
-def edge_inputs(bonds: Tensor, distances: Tensor, present: Tensor) -> Tensor:
+def edge_inputs(bonds: Tensor, distances: Tensor, present: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return the inputs (…, N, N, 8) of the edge network: the features of each edge times its weight in the mean.
 
     They are the indicators of four bond types, the distance in two parts, 1, and 0, multiplied by 1/(n − 1) for the
     edges of a molecule of n atoms and by 0 for other pairs. relu(cx) = c relu(x) for c ≥ 0, so the hidden layer of the
-    edge network needs no other mask. The second part of the distance is what matrix products in TF32 round away.
+    edge network needs no other mask. The second part of the distance is what half precision or TF32 round away.
 
     Args:
         bonds: the types of the bonds, (…, N, N), 0 for none.
         distances: the distances, (…, N, N).
         present: which atoms are not padding, (…, N).
+        dtype: the type of the result.
     """
     atoms = present.shape[-1]
     neighbours = (present.sum(-1) - 1).clamp_min(1)
@@ -53,9 +54,9 @@ def edge_inputs(bonds: Tensor, distances: Tensor, present: Tensor) -> Tensor:
     weight = (present[..., :, None] & present[..., None, :] & others) / neighbours[..., None, None]
     weight = weight.to(distances.dtype)
     scaled = distances * weight
-    coarse = scaled.bfloat16().to(scaled.dtype)
+    coarse = scaled.to(dtype if dtype.itemsize == 2 else torch.bfloat16).to(scaled.dtype)
     columns = [(bonds == kind) * weight for kind in range(1, 5)]
-    return torch.stack([*columns, coarse, scaled - coarse, weight, torch.zeros_like(weight)], -1)
+    return torch.stack([*columns, coarse, scaled - coarse, weight, torch.zeros_like(weight)], -1).to(dtype)
 
 
 class StackedMPNN(nn.Module):
@@ -123,9 +124,9 @@ class StackedMPNN(nn.Module):
     def _features(self, layers: dict[str, Tensor], atoms: Tensor, edges: Tensor, present: Tensor) -> Tensor:
         runs, molecules, size, _ = atoms.shape
         state = torch.baddbmm(layers["atom_bias"], atoms.flatten(1, 2), layers["atom_weight"]).relu()
-        hidden = torch.bmm(edges.flatten(1, 3), _edge_weight(layers)).relu().to(self.dtype)
+        hidden = torch.bmm(edges.flatten(1, 3), _edge_weight(layers).to(self.dtype)).relu_()
         hidden = hidden.view(runs * molecules, size, size * self.edge_width)
-        pair_weight = edges[..., -2].flatten(0, 1).contiguous()
+        pair_weight = edges[..., -2].flatten(0, 1).to(state)
         for _ in range(self.rounds):
             mean = torch.bmm(pair_weight, state.view(-1, size, self.width)).view_as(state)
             rest = torch.baddbmm(layers["root_bias"], torch.cat([mean, state], -1), _root_weight(layers))
@@ -143,8 +144,7 @@ class StackedMPNN(nn.Module):
             kernel: the matrices W_k side by side, (R, width, K·width).
         """
         products = torch.bmm(state.to(self.dtype), kernel.to(self.dtype))
-        messages = torch.bmm(hidden, products.view(len(hidden), -1, self.width))
-        return messages.to(state.dtype)
+        return torch.bmm(hidden, products.view(len(hidden), -1, self.width)).to(state.dtype)
 
     def _set2set(self, state: Tensor, present: Tensor, layers: dict[str, Tensor]) -> Tensor:
         """Return the readout (R, B, 2·width): a query from an LSTM cell beside the mean that it attends to."""
