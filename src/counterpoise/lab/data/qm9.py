@@ -7,12 +7,19 @@ the features follow the multi-task benchmark of Navon et al. (2022, https://arxi
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from .arff import DataError
+from .qm9_file import RESOLUTION, Packed, read_packed, select
+from .qm9_source import PROPERTIES
 
 ATOMS = 29  # atoms of the largest molecule; smaller ones are padded
 ELEMENTS = (1, 6, 7, 8, 9)  # atomic numbers of H, C, N, O, F
 HELD_OUT = 10_000  # test molecules, and as many validation molecules
+FILE = Path("qm9", "qm9.npz")  # in the data folder
 
 TARGETS = ("mu", "alpha", "homo", "lumo", "R2", "ZPVE", "U0", "U", "H", "G", "cv")
 """Dipole moment, polarisability, orbital energies, spatial extent, zero-point energy, the atomisation forms of the
@@ -23,6 +30,18 @@ UNITS = ("D", "a0^3", "meV", "meV", "a0^2", "meV", "meV", "meV", "meV", "meV", "
 
 SINGLE_TASK_MAE = (0.0671, 0.1814, 60.576, 53.915, 0.5027, 4.539, 58.838, 64.244, 63.852, 66.223, 0.07212)
 """Mean absolute errors of single-task models, from which Navon et al. compute Δm."""
+
+MEV = 27_211.386246
+"""1 hartree in meV."""
+
+REFERENCES = {
+    1: (-0.500273, -0.498857, -0.497912, -0.510927),
+    6: (-37.846772, -37.845355, -37.844411, -37.861317),
+    7: (-54.583861, -54.582445, -54.581501, -54.598897),
+    8: (-75.064579, -75.063163, -75.062219, -75.079532),
+    9: (-99.718730, -99.717314, -99.716370, -99.733544),
+}
+"""U0, U, H and G of single atoms in hartree, published with QM9."""
 
 AROMATIC, SP, SP2, SP3 = 1, 2, 4, 8
 HYDROGENS = 4  # position of the number of hydrogens in `Molecules.attributes`
@@ -94,17 +113,62 @@ class Molecules:
         return torch.cat([types.to(dtype), self.distances()[..., None].to(dtype)], -1)
 
 
-def load_qm9(data_dir: Path | None, molecules: int | None = None) -> Molecules:
+def load_qm9(data_dir: Path | None, molecules: int | None = None, *, sanitised: bool = True) -> Molecules:
     """Load the molecules from `qm9/qm9.npz` in the data folder, which `counterpoise data pack qm9` writes.
 
     Args:
         data_dir: The data folder.
         molecules: Number of molecules, which are spread evenly over the data set. Default: all.
+        sanitised: Whether aromaticity and hybridisation are known. Otherwise bonds are single, double or triple, and
+            the indicators of aromatic, sp, sp2 and sp3 atoms are 0, as in torch_geometric's QM9, which does not
+            sanitise the molecules (https://github.com/pyg-team/pytorch_geometric/issues/8370). Default: True.
 
     Raises:
         DataError: If the file is missing or damaged.
     """
-    raise NotImplementedError
+    if data_dir is None or not (data_dir / FILE).exists():
+        raise DataError(
+            f"qm9 not found: expected {FILE} in the data folder ({data_dir or 'not set'}): run pip install "
+            "'counterpoise[qm9]' and counterpoise data pack qm9"
+        )
+    packed = read_packed(data_dir / FILE)
+    if molecules is not None:
+        total = len(packed.sizes)
+        if not 0 < molecules <= total:
+            raise DataError(f"{data_dir / FILE}: expected a number of molecules from 1 to {total}, found {molecules}")
+        packed = select(packed, np.arange(molecules) * total // molecules)
+    return unpack(packed, sanitised=sanitised)
+
+
+def unpack(packed: Packed, *, sanitised: bool = True) -> Molecules:
+    """Pad the molecules to the same size, and compute the targets."""
+    count = len(packed.sizes)
+    present = np.arange(ATOMS) < packed.sizes[:, None]
+    numbers, attributes = np.zeros((2, count, ATOMS), np.uint8)
+    numbers[present], attributes[present] = packed.numbers, packed.attributes
+    positions = np.zeros((count, ATOMS, 3), np.float32)
+    positions[present] = packed.positions * RESOLUTION
+    types = packed.bond_types & 3
+    if sanitised:
+        types = np.where(packed.bond_types & 4, np.uint8(4), types)
+    else:
+        attributes >>= HYDROGENS
+        attributes <<= HYDROGENS
+    bonds = np.zeros((count, ATOMS, ATOMS), np.uint8)
+    rows = np.repeat(np.arange(count), packed.bond_counts)
+    first, second = packed.bond_ends.T
+    bonds[rows, first, second] = bonds[rows, second, first] = types
+    arrays = (numbers, attributes, bonds, positions, _targets(packed.properties, numbers))
+    return Molecules(*map(torch.from_numpy, arrays))
+
+
+def _targets(properties: NDArray[np.int32], numbers: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Convert the published decimals to targets: energies relative to those of the atoms, and in meV."""
+    values = properties / 10.0 ** np.array(list(PROPERTIES.values()))
+    energies = [TARGETS.index(name) for name in ("U0", "U", "H", "G")]
+    for number, references in REFERENCES.items():
+        values[:, energies] -= (numbers == number).sum(1)[:, None] * np.array(references)
+    return np.where(np.array(UNITS) == "meV", values * MEV, values)
 
 
 def split(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
