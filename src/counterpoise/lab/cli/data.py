@@ -8,7 +8,7 @@ import typer
 from rich.table import Column, Table
 
 from ..data.locations import VARIABLE, data_folder
-from ..workflows import fetch_data, list_data, pack_nyuv2
+from ..workflows import fetch_data, list_data, pack_nyuv2, pack_qm9
 from .terminal import console, fail, print_line
 
 
@@ -20,7 +20,7 @@ class DataAction(StrEnum):
 
 def data(
     action: Annotated[
-        DataAction, typer.Argument(help="list all data sets, fetch the named ones, or pack nyuv2.")
+        DataAction, typer.Argument(help="list all data sets, fetch the named ones, or pack nyuv2 or qm9.")
     ] = DataAction.list,
     names: Annotated[list[str] | None, typer.Argument(help="Data sets to fetch or pack.", show_default=False)] = None,
     folder: Annotated[
@@ -28,10 +28,15 @@ def data(
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option("--from", help="nyu_depth_v2_labeled.mat, or a folder of .npy files.", show_default=False),
+        typer.Option(
+            "--from",
+            help="nyuv2: nyu_depth_v2_labeled.mat, or a folder of .npy files. qm9: the folder of qm9pack's csv files; "
+            "default: that of the installed package.",
+            show_default=False,
+        ),
     ] = None,
     to: Annotated[
-        Path | None, typer.Option(help="The zip file; default: in the data folder.", show_default=False)
+        Path | None, typer.Option(help="The packed file; default: in the data folder.", show_default=False)
     ] = None,
 ) -> None:
     """List the data sets, and how to get the missing ones. The synthetic studies need none."""
@@ -39,12 +44,22 @@ def data(
         for path in fetch_data(names or [], folder):
             print_line(f"written: {path}")
     elif action is DataAction.pack:
-        if names != ["nyuv2"]:
-            fail(f"expected: counterpoise data pack nyuv2 --from …, found {' '.join(names or []) or 'no data set'}")
-        path, images = pack_nyuv2(source, to, folder=folder)
-        print_line(f"{images} images packed into {path} ({path.stat().st_size / 2**20:.0f} MB)")
+        _pack(names or [], source, to, folder)
     else:
         _print_data(folder)
+
+
+def _pack(names: list[str], source: Path | None, to: Path | None, folder: Path | None) -> None:
+    if names == ["nyuv2"]:
+        path, images = pack_nyuv2(source, to, folder=folder)
+        content = f"{images} images"
+    elif names == ["qm9"]:
+        path, report = pack_qm9(source, to, folder=folder)
+        content = f"{report.molecules} molecules"
+    else:
+        found = " ".join(names) or "no data set"
+        fail(f"expected: counterpoise data pack nyuv2 --from …, or counterpoise data pack qm9, found {found}")
+    print_line(f"{content} packed into {path} ({path.stat().st_size / 2**20:.0f} MB)")
 
 
 def _print_data(folder: Path | None) -> None:
@@ -57,4 +72,6 @@ def _print_data(folder: Path | None) -> None:
     console.print(table)
     for status in statuses:  # below the table, which would cut or fold the addresses
         if not status.present:
-            console.print(f"{status.source.name}: {status.source.instructions}", soft_wrap=True, highlight=False)
+            console.print(
+                f"{status.source.name}: {status.source.instructions}", soft_wrap=True, highlight=False, markup=False
+            )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .fetch import FETCHABLE
+from .qm9 import FILE as QM9_FILE
 from .tabular import CATALOGUE, MULTI_LABEL, MULTI_TARGET, CatalogueEntry, find_files
 
 VARIABLE = "COUNTERPOISE_DATA"
@@ -53,6 +54,13 @@ SOURCES = (
         _has_nyuv2,
         "put nyuv2_288x384.zip (written by counterpoise data pack nyuv2), nyu_depth_v2_labeled.mat with its maps, or "
         "the preprocessed 288 × 384 .npy folders train/ and val/ into nyuv2/ (docs/nyuv2.md)",
+    ),
+    DataSource(
+        "qm9",
+        "properties of molecules, 11 targets, 130831 molecules",
+        lambda folder: (folder / QM9_FILE).exists(),
+        f"run: pip install 'counterpoise[qm9]', then: counterpoise data pack qm9; or put {QM9_FILE.name} into "
+        f"{QM9_FILE.parent}/. The data are those of https://doi.org/10.1038/sdata.2014.22, from the package qm9pack",
     ),
 )
 

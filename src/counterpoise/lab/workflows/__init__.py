@@ -1,18 +1,21 @@
-"""The functions behind the command line: list, reproduce and show studies, write the page, manage data."""
+"""The functions behind the command line: list, reproduce and show studies, compare methods, write pages, fetch data."""
 
-from .data import DataStatus, fetch_data, list_data, pack_nyuv2
+from .compare import Comparison, compare
+from .data import DataStatus, fetch_data, list_data, pack_nyuv2, pack_qm9
 from .listing import RunStatus, StudyStatus, list_runs, list_studies
 from .page import Page, write_html_report
 from .reproduce import Reproduction, reproduce
 from .show import StudyReport, load_report, load_saturation
 
 __all__ = [
+    "Comparison",
     "DataStatus",
     "Page",
     "Reproduction",
     "RunStatus",
     "StudyReport",
     "StudyStatus",
+    "compare",
     "fetch_data",
     "list_data",
     "list_runs",
@@ -20,6 +23,7 @@ __all__ = [
     "load_report",
     "load_saturation",
     "pack_nyuv2",
+    "pack_qm9",
     "reproduce",
     "write_html_report",
 ]

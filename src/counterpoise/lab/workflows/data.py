@@ -8,6 +8,8 @@ from ..data.fetch import FETCHABLE, fetch
 from ..data.locations import SOURCES, VARIABLE, DataSource, data_folder, is_present
 from ..data.nyuv2 import FILE
 from ..data.nyuv2_sources import read_source, write_zip
+from ..data.qm9 import FILE as QM9_FILE
+from ..data.qm9_pack import PackReport, write_qm9
 from ..errors import UsageError
 
 
@@ -72,3 +74,27 @@ def pack_nyuv2(source: Path | None, to: Path | None = None, *, folder: Path | No
     images = read_source(source)
     write_zip(images, to)
     return to, len(images)
+
+
+def pack_qm9(
+    source: Path | None = None, to: Path | None = None, *, folder: Path | None = None
+) -> tuple[Path, PackReport]:
+    """Convert QM9 to one compact file. It takes a few minutes.
+
+    Args:
+        source: The folder of qm9pack's csv files. Default: that of the installed package.
+        to: The file. Default: in the data folder.
+        folder: The data folder. Default: the environment variable COUNTERPOISE_DATA.
+
+    Returns:
+        The file, and how the bonds of the molecules were found.
+
+    Raises:
+        UsageError: If the target is missing.
+        DataError: If the source cannot be read, or is not QM9.
+    """
+    target = data_folder(folder)
+    to = to or (target and target / QM9_FILE)
+    if to is None:
+        raise UsageError(f"target missing: set --to, --data or {VARIABLE}")
+    return to, write_qm9(source, to)
