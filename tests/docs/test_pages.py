@@ -82,7 +82,7 @@ def documented_commands() -> list[list[str]]:
             + "\n".join(re.findall(r"`(counterpoise [^`]+)`", page.read_text()))
         )
         for line in lines.splitlines():
-            call = re.search(r"\bcounterpoise ((?:studies|methods|reproduce|show|data|atlas|report|pack)\b.*)", line)
+            call = re.search(r"\bcounterpoise ((?:studies|methods|reproduce|compare|show|data|atlas|report|pack)\b.*)", line)
             if call and "…" not in call[1]:
                 commands.append(shlex.split(call[1], comments=True))
     return commands

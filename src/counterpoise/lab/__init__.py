@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import Any
 
 _WORKFLOWS = {"fetch_data", "list_data", "list_runs", "list_studies", "load_report", "load_saturation", "pack_nyuv2"}
-_WORKFLOWS |= {"reproduce", "write_html_report"}
+_WORKFLOWS |= {"compare", "reproduce", "write_html_report"}
 
 
 def __getattr__(name: str) -> Any:

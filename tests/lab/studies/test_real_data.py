@@ -154,7 +154,7 @@ def test_cost_of_factors_is_paired_by_data_set() -> None:
     assert table["lost"].to_dict() == pytest.approx({"a": 0.0, "b": 0.2, "c": 0.005})
     assert table["sets_worse"].to_dict() == {"a": 0, "b": 17, "c": 0}
     assert table.loc["b", "high"] - table.loc["b", "low"] == pytest.approx(0.0, abs=1e-12)
-    assert "| b |" in ranks.markdown([before, after])
+    assert "| b |" in ranks.markdown(ranks.printed_tables([before, after]))
 
 
 RECORDED = ROOT / "results" / "tabular" / "seventeen" / "runs" / "tabular.csv.xz"

@@ -9,7 +9,7 @@ import pytest
 from counterpoise import lab
 from counterpoise.lab.engine import RunBatch, Store
 from counterpoise.lab.errors import UsageError
-from counterpoise.lab.workflows.reproduce import ProgressCallback
+from counterpoise.lab.workflows._training import ProgressCallback
 
 CELL = {"methods": ["BPGS"], "conditions": ["×1"]}
 

@@ -10,6 +10,7 @@ import typer
 import counterpoise as cp
 
 from ..engine import CorruptWarning
+from .compare import compare
 from .data import data
 from .listing import methods, studies
 from .pack import pack
@@ -23,7 +24,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
-for command in (methods, studies, reproduce, show, atlas, report, pack, data):
+for command in (methods, studies, reproduce, compare, show, atlas, report, pack, data):
     app.command()(command)
 
 

@@ -22,7 +22,7 @@ from .pinn_workload import PinnWorkload
 from .qm9_workload import QM9Workload
 from .store import Store
 from .torch_settings import num_threads
-from .trainers import is_dense, is_molecular, is_pinn, is_profiled, make_trainer
+from .trainers import is_molecular, is_pinn, is_profiled, make_trainer, runs_alone
 from .workload import Workload
 from .workloads import WORKLOADS
 
@@ -56,7 +56,7 @@ class RunBatch:
     def work(self) -> int:
         """The approximate number of backward passes, by which batches are sorted."""
         passes = 10 if _space(self.runs[0]) == "gradient" else 1
-        costs = (1 if is_dense(run) else _workload(run).relative_cost(run) for run in self.runs)
+        costs = (1 if runs_alone(run) else _workload(run).relative_cost(run) for run in self.runs)
         return sum(costs) * self.epochs * passes
 
     def __str__(self) -> str:
@@ -80,14 +80,14 @@ def batch_key(run: Run) -> tuple[object, ...]:
     """Return a key that is equal for runs that can be trained together.
 
     Learning rates, decays and clips may differ. Each gradient-space method has its own batches, because it combines the
-    gradients of a whole batch. On differential equations these methods can be mixed; on a GPU they are kept apart from
-    the others, because some of their solvers take longer than a step of the network. These runs are trained alone: runs
-    in fp16, where the overflow of one replica would skip the step of all, and runs of dense prediction. Profiled runs
-    of one seed take turns in one process.
+    gradients of a whole batch. On differential equations and molecules these methods can be mixed; on a GPU they are
+    kept apart from the others, because some of their solvers take longer than a step of the network. These runs are
+    trained alone: runs in fp16, where the overflow of one replica would skip the step of all, runs of dense prediction,
+    and those of a user's function. Profiled runs of one seed take turns in one process.
     """
     if is_profiled(run):
         return run.study, run.data, run.model, run.schedule, run.device, run.seed
-    if is_dense(run):
+    if runs_alone(run):
         return (run.key,)
     method: tuple[object, ...] | str | None = None
     if is_pinn(run) or is_molecular(run):
@@ -97,7 +97,7 @@ def batch_key(run: Run) -> tuple[object, ...]:
     schedule = replace(run.schedule, lr=0.0, weight_decay=0.0, clip=None)
     if schedule.decay == "cosine":  # the final factor lr_end / lr is equal only for equal lr
         schedule = replace(schedule, lr=run.network_lr)
-    alone = run.key if run.schedule.precision == "fp16" else None
+    alone = run.key if run.schedule.precision == "fp16" and not is_molecular(run) else None
     return run.study, _workload(run).shape_key(run), run.model, schedule, run.device, method, alone
 
 
@@ -126,7 +126,7 @@ def make_run_batches(runs: Iterable[Run], largest: int | None = None) -> list[Ru
 
 def _default_limit(run: Run) -> int:
     device = run.device.split(":")[0]
-    own = _workload(run).max_replicas(run) if device == "cpu" and not is_dense(run) else None
+    own = _workload(run).max_replicas(run) if device == "cpu" and not runs_alone(run) else None
     return own or MAX_RUNS[_space(run), device]
 
 

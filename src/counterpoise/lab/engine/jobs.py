@@ -5,9 +5,10 @@ from typing import Protocol
 
 from ..data import DataError
 from .batching import RunBatch
+from .function_trainer import FunctionError
 
-EXTERNAL_ERRORS = (DataError, OSError)
-"""Errors caused by data or disks rather than by the program. Their message suffices; a traceback adds nothing."""
+EXTERNAL_ERRORS = (DataError, FunctionError, OSError)
+"""Errors of data, of disks, or of what a user's function returns. Their message suffices; a traceback adds nothing."""
 
 
 class RunError(RuntimeError):

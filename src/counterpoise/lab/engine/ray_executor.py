@@ -12,6 +12,7 @@ import ray
 from ..data.arff import CACHE_VARIABLE
 from ..data.locations import VARIABLE
 from .batching import RunBatch, execute
+from .function_trainer import FOLDER_VARIABLE
 from .jobs import EXTERNAL_ERRORS, CrashError, Job, RunError
 from .store import Store
 
@@ -28,7 +29,9 @@ def ray_executor(address: str | None) -> Iterator["RayExecutor"]:
     """
     started_here = not ray.is_initialized()
     if started_here:
-        variables = {name: os.environ[name] for name in (VARIABLE, CACHE_VARIABLE) if name in os.environ}
+        variables = {
+            name: os.environ[name] for name in (VARIABLE, CACHE_VARIABLE, FOLDER_VARIABLE) if name in os.environ
+        }
         options: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False, "logging_level": logging.ERROR}
         try:
             ray.init(address=address, runtime_env={"env_vars": variables} if variables else None, **options)

@@ -8,6 +8,7 @@ from ..data.dense import DENSE
 from ..data.pde import EQUATIONS
 from .config import Run
 from .dense import DenseTrainer
+from .function_trainer import FUNCTION, FunctionTrainer
 from .pinn import PinnTrainer
 from .profiling import ProfilingTrainer
 from .qm9 import QM9Trainer
@@ -48,6 +49,16 @@ def is_molecular(run: Run) -> bool:
     return run.data.name in MOLECULES
 
 
+def is_function(run: Run) -> bool:
+    """Return whether a run calls a user's own training function."""
+    return run.data.name == FUNCTION
+
+
+def runs_alone(run: Run) -> bool:
+    """Return whether the trainer of a run takes no other runs."""
+    return is_dense(run) or is_function(run)
+
+
 def is_profiled(run: Run) -> bool:
     """Return whether the time and memory of a run are measured."""
     return is_dense(run) and bool(run.data.kwargs.get("measured"))
@@ -63,4 +74,6 @@ def make_trainer(runs: Sequence[Run]) -> TrainerProtocol:
         return PinnTrainer(runs)
     if is_molecular(runs[0]):
         return QM9Trainer(runs)
+    if is_function(runs[0]):
+        return FunctionTrainer(runs)
     return DenseTrainer(runs[0]) if is_dense(runs[0]) else Trainer(runs)

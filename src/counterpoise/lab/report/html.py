@@ -38,15 +38,22 @@ class Page:
 
     def sort(self) -> None:
         """Sort claims by verdict and study, and sections by study."""
-        names, titles = list(STUDIES), [study.title for study in STUDIES.values()]
-        self.rows.sort(key=lambda row: (VERDICT_ORDER.index(row.verdict), titles.index(row.study)))
-        self.sections.sort(key=lambda section: names.index(section.study))
+        places = {name: place for place, name in enumerate(STUDIES)}
+        titles = {study.title: place for place, study in enumerate(STUDIES.values())}
+        self.rows.sort(key=lambda row: (VERDICT_ORDER.index(row.verdict), titles[row.study]))
+        self.sections.sort(key=lambda section: places.get(section.study, len(places)))
 
 
-def write_page(collected: CollectedRuns, folder: Path) -> list[Path]:
-    """Write index.html, and next to it tables, ledger, scores and figures. Return all files, the page first."""
+def write_page(collected: CollectedRuns, folder: Path, variants: Sequence[ReportVariant] | None = None) -> list[Path]:
+    """Write index.html, and next to it tables, ledger, scores and figures. Return all files, the page first.
+
+    Args:
+        collected: The runs and scores.
+        folder: The folder of the page.
+        variants: The studies to report. Default: all studies of the laboratory that have runs.
+    """
     page = Page()
-    variants = report_variants(collected)
+    variants = report_variants(collected) if variants is None else variants
     with FigureWriter() as writer:  # draws in the background
         for variant, name in zip(variants, _folder_names(variant.label for variant in variants), strict=True):
             _add_variant(page, collected, variant, folder, name, writer)
@@ -95,6 +102,7 @@ def render_page(page: Page, collected: CollectedRuns) -> str:
     return environment.get_template("page.html.j2").render(
         sections=page.sections,
         rows=page.rows,
+        has_ledger=any(section.study in STUDIES for section in page.sections),
         saturation=page.saturation,
         repeated_titles=_repeated(section.title for section in page.sections),
         counts={verdict: sum(row.verdict == verdict for row in page.rows) for verdict in VERDICT_ORDER},

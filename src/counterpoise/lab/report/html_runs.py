@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..engine import Recipe, Run
+from ..engine.trainers import is_function
 from ..studies import Cell
 from .run_collection import CollectedRuns
 from .tables import format_number
@@ -54,6 +55,8 @@ def _run_details(cell: Cell, collected: CollectedRuns) -> dict[str, str]:
 
 def _options(run: Run) -> dict[str, str]:
     """Return everything that determines the result of a run, except its seed."""
+    if is_function(run):
+        return {"function": _format_options(run.data.kwargs), "method": _format_recipe(run.recipe)}
     return {
         "data": _named(run.data.name, run.data.kwargs),
         "network": _named(run.model.name, run.model.kwargs),

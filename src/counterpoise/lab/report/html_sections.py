@@ -8,7 +8,7 @@ from typing import Any
 
 from ..data.visualisation import COLUMNS, PREDICTED, TRUTH
 from ..studies import Cell, Study
-from . import ledger, ranks, saturation, tables
+from . import comparison, ledger, ranks, saturation, tables
 from .figures.render_plotly import PlotlyPanel, plotly_panels
 from .figures.spec import FigureSpec, MarkStyle
 from .html_runs import RunGroup, run_groups
@@ -134,6 +134,8 @@ def _study_tables(report: Report, study: Study) -> list[HtmlTable]:
     frame, found = report.frames[study.name], list[HtmlTable]()
     if study.layout == "ranks" and (rankings := ranks.rankings(study, frame)):
         return [_ranking_table(ranking) for ranking in rankings]
+    if study.layout == "comparison":
+        found += [_printed_table(table) for table in comparison.printed_tables(study, frame)]
     for seeds in report.seed_sets[study.name]:
         for grid in tables.table_grids(study, tables.table_entries(study, frame, seeds)):
             ours, theirs = tables.mark_best(grid), tables.mark_best(grid, paper=True)
@@ -168,6 +170,12 @@ def _ranking_table(ranking: ranks.Ranking) -> HtmlTable:
         for place, (method, value) in enumerate(ranking.ranks.items())
     ]
     return HtmlTable(f"{ranking.part} (Friedman p = {ranking.p:.2g})", ["average rank", "mean score"], rows)
+
+
+def _printed_table(table: ranks.PrintedTable) -> HtmlTable:
+    rows = [(name, [_plain_cell(text) for text in texts]) for name, *texts in table.rows]
+    note = f" ({table.note})" if table.note else ""
+    return HtmlTable(f"{table.title}{note}", table.heads[1:], rows)
 
 
 def saturation_tables(report: Report, variant: ReportVariant) -> list[HtmlTable]:

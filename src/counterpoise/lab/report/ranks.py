@@ -1,6 +1,6 @@
 """Compare many methods on many data sets: average ranks, Friedman test, Nemenyi critical difference (Demšar 2006)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -156,9 +156,9 @@ def printed_tables(rankings: Sequence[Ranking]) -> Iterator[PrintedTable]:
         yield PrintedTable([*heads, "rank", "rank, graded"], rows, "Loss of score under graded factors")
 
 
-def markdown(rankings: Sequence[Ranking]) -> str:
+def markdown(tables: Iterable[PrintedTable]) -> str:
     blocks = []
-    for printed in printed_tables(rankings):
+    for printed in tables:
         if printed.title:
             blocks.append(f"**{printed.title}**{f': {printed.note}' if printed.note else ''}")
         rows = [[f"**{text}**" if bold else text for text, bold in row] for row in printed.cells()]
@@ -166,9 +166,9 @@ def markdown(rankings: Sequence[Ranking]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def terminal(rankings: Sequence[Ranking], width: int = 80) -> Iterator[Text | Table]:
+def terminal(tables: Iterable[PrintedTable], width: int = 80) -> Iterator[Text | Table]:
     """Yield Rich tables no wider than `width`; a wide table is split into several."""
-    for printed in printed_tables(rankings):
+    for printed in tables:
         if printed.title:
             yield Text.assemble((printed.title, "bold"), f": {printed.note}" if printed.note else "")
         widths = [max(map(len, column)) for column in zip(printed.heads, *printed.rows, strict=True)]

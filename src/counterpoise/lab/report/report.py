@@ -8,7 +8,7 @@ from rich.console import Console
 
 from ..files import write_atomic
 from ..studies import Study
-from . import latex, ledger, ranks, saturation, tables
+from . import comparison, latex, ledger, ranks, saturation, tables
 from .figures.render_matplotlib import FigureWriter
 from .figures.spec import FigureSpec
 from .figures.study_figures import study_figures
@@ -82,10 +82,10 @@ class Report:
             console.print(study.question, style="italic")
             frame, seeds = self.frames[study.name], self.seed_sets[study.name][0]
             rankings = ranks.rankings(study, frame) if study.layout == "ranks" else []
-            if rankings:
-                for part in ranks.terminal(rankings, console.width):
-                    console.print(part, "", sep="\n")
-            else:
+            printed = comparison.printed_tables(study, frame) if study.layout == "comparison" else []
+            for part in ranks.terminal([*ranks.printed_tables(rankings), *printed], console.width):
+                console.print(part, "", sep="\n")
+            if not rankings:
                 cells = tables.table_entries(study, frame, seeds)
                 for table in tables.terminal(study, cells, seeds, console.width):
                     console.print(table, "", sep="\n")
@@ -127,9 +127,12 @@ class Report:
         """Return the tables and scores of a study by file name."""
         frame, seed_sets = self.frames[study.name], self.seed_sets[study.name]
         texts = {}
+        if study.layout == "comparison":
+            texts[f"tables/{study.name}-ranks.md"] = ranks.markdown(comparison.printed_tables(study, frame))
+            texts[f"tables/{study.name}-ranks.csv"] = comparison.csv(study, frame)
         rankings = ranks.rankings(study, frame) if study.layout == "ranks" else []
         if rankings:
-            texts[f"tables/{study.name}-ranks.md"] = ranks.markdown(rankings)
+            texts[f"tables/{study.name}-ranks.md"] = ranks.markdown(ranks.printed_tables(rankings))
             texts[f"tables/{study.name}-ranks.csv"] = ranks.csv(rankings)
             texts[f"tables/{study.name}-ranks.tex"] = latex.ranks(rankings)
         cells = [tables.table_entries(study, frame, seeds) for seeds in seed_sets]

@@ -202,7 +202,7 @@ def table_grids(study: Study, cells: Sequence[Entry]) -> list[Grid]:
     A study of a single method has a row for each of its conditions.
     """
     single = len(study.methods) == 1
-    by_metric = study.layout == "metrics" or single
+    by_metric = study.layout in ("metrics", "comparison") or single
     tables: dict[tuple[str, str], dict[str, list[Entry]]] = {}
     for entry in cells:
         further = "further metrics" if entry.metric in study.further_metrics else ""
@@ -210,7 +210,10 @@ def table_grids(study: Study, cells: Sequence[Entry]) -> list[Grid]:
         tables.setdefault(place, {}).setdefault(entry.head if single else entry.row, []).append(entry)
     grids: list[Grid] = []
     for (metric, part), rows in tables.items():
-        heads = [METRIC_NAMES[entry.metric] if by_metric else entry.head for entry in next(iter(rows.values()))]
+        heads = [
+            METRIC_NAMES.get(entry.metric, entry.metric) if by_metric else entry.head
+            for entry in next(iter(rows.values()))
+        ]
         run = [any(row[i].count for row in rows.values()) for i in range(len(heads))]
         if any(run):  # omit columns that were not run
             heads = [head for head, here in zip(heads, run, strict=True) if here]

@@ -115,7 +115,8 @@ class Study:
         further_metrics: Metrics of a second table.
         ddof: Degrees of freedom that the paper subtracts in its standard deviations.
         decimals: Decimals of the paper's numbers.
-        layout: Columns of the tables: conditions, metrics, or one table of methods by rank.
+        layout: Columns of the tables: conditions, metrics, one table of methods by rank, or metrics and ranks over
+            seeds (comparison).
         single_task_method: Label of the method that trains each task alone, with one run per task.
         paper_seeds_only: Whether the study runs at the paper's seeds only, unless the caller gives seeds.
         rates: Learning rates. Each method is reported at its best one. Default: the schedule's.
@@ -142,7 +143,7 @@ class Study:
     further_metrics: tuple[str, ...] = ()
     ddof: int = 1
     decimals: int = 3
-    layout: Literal["conditions", "metrics", "ranks"] = "conditions"
+    layout: Literal["conditions", "metrics", "ranks", "comparison"] = "conditions"
     single_task_method: str = ""
     paper_seeds_only: bool = False
     rates: tuple[float, ...] = ()

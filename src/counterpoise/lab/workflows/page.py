@@ -23,6 +23,17 @@ class Page:
     collected: CollectedRuns
 
 
+def check_page_packages() -> None:
+    """Check that the packages that write the page are installed.
+
+    Raises:
+        UsageError: If one is missing.
+    """
+    for name in ("jinja2", "plotly"):
+        if importlib.util.find_spec(name) is None:
+            raise UsageError(f"the page needs {name}: pip install 'counterpoise[lab]'")
+
+
 def write_html_report(runs: Sequence[Path], out: Path) -> Page:
     """Write one HTML page that opens from disk, and the files that it links to.
 
@@ -33,9 +44,7 @@ def write_html_report(runs: Sequence[Path], out: Path) -> Page:
     Raises:
         UsageError: If a package is missing, no folder can be used, or `out` is not writable.
     """
-    for name in ("jinja2", "plotly"):
-        if importlib.util.find_spec(name) is None:
-            raise UsageError(f"the page needs {name}: pip install 'counterpoise[lab]'")
+    check_page_packages()
     from ..report import collect_runs, write_page
 
     collected = collect_runs(runs)

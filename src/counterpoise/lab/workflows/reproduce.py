@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..data.dense import DENSE
 from ..data.locations import SOURCES, VARIABLE, data_folder, is_present
-from ..engine import ExecutorName, Run, RunBatch, Store, make_executor, plan, run_batches
+from ..engine import ExecutorName, Run, Store
 from ..engine.torchrun import started_by_torchrun
 from ..errors import ReportError, UsageError, describe_os_error
 from ..files import write_atomic
 from ..loggers import MLflow, RunLogger, RunLoggers, TensorBoard
-from ..studies import PAPER_STUDIES, SATURATION, Cell, Study, saturation_studies
-from ..studies.rates import cells_at_chosen_rates, cells_of_choice
+from ..studies import PAPER_STUDIES, SATURATION, saturation_studies
 from ..studies.select import SCENES, report_seeds, resolve_study, select_runs
 from ._checks import check_available, make_writable
+from ._training import ProgressFactory, check_executor, train_runs, training_stages
 
 if TYPE_CHECKING:  # pandas takes long to import
     from ..report import Report
-
-ProgressCallback = Callable[[Sequence[RunBatch], Sequence[RunBatch]], None]
-"""Called with the running batches and those that have just ended."""
-
-ProgressFactory = Callable[[Store, int, Sequence[RunBatch]], AbstractContextManager[ProgressCallback]]
-"""Called with the store, the number of all runs, and the batches of unfinished runs."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +90,7 @@ def reproduce(
     methods, conditions = (None if given is None else list(given) for given in (methods, conditions))
     chosen = [resolve_study(name, data=data, quick=quick) for name in names]
     check_available(device)
-    _check_executor(executor, address, jobs)
+    check_executor(executor, address, jobs)
     selection: dict[str, Any] = {"seeds": seeds, "epochs": epochs, "methods": methods, "conditions": conditions}
     cells = [cell for study in chosen for cell in select_runs(study, device=device, **selection)]
     runs = list(dict.fromkeys(cell.run for cell in cells))
@@ -110,8 +102,9 @@ def reproduce(
     make_writable(out)
     make_writable(out / "report")
     options: dict[str, Any] = {"executor": executor, "jobs": jobs, "address": address, "device": device}
-    for stage in _stages(chosen, cells, store):
-        _train(stage, out, loggers, progress, **options)
+    loggers.log_finished()
+    for stage in training_stages(chosen, cells, store.result):
+        train_runs(stage, out, on_finished=loggers.log, progress=progress, **options)
     if started_by_torchrun() and os.environ["RANK"] != "0":
         return Reproduction()
     from ..report import Report
@@ -122,39 +115,6 @@ def reproduce(
     given: dict[str, Any] = {"--seeds": _as_text(seeds), "--epochs": epochs, "--device": device}
     given |= {"--method": methods, "--condition": conditions} | ({"--data": SCENES} if data == SCENES else {})
     return Reproduction(report, _write_report(report, out, names, given, quick))
-
-
-def _stages(studies: Sequence[Study], cells: Sequence[Cell], store: Store) -> Iterator[list[Run]]:
-    """Yield the runs to train first, and then those that depend on their results: other seeds at the best rates."""
-    by_study = {study.name: [cell for cell in cells if cell.run.study == study.name] for study in studies}
-    first = [cell.run for study in studies for cell in cells_of_choice(study, by_study[study.name])]
-    yield list(dict.fromkeys(first))  # several tables can share a run
-    if any(study.rate_seeds for study in studies):
-        later = [cell.run for s in studies for cell in cells_at_chosen_rates(s, by_study[s.name], store.result)]
-        yield list(dict.fromkeys(later))
-
-
-def _train(
-    runs: list[Run], out: Path, loggers: RunLoggers, progress: ProgressFactory | None, *, device: str, **options: Any
-) -> None:
-    """Train the unfinished runs in batches and log each run when it ends."""
-    store = Store(out)
-    batches = plan(runs, store)
-    loggers.log_finished()
-    follow = progress(store, len(runs), batches) if progress else nullcontext(lambda running, ended: None)
-    with (
-        follow as callback,
-        make_executor(options["executor"], jobs=options["jobs"], address=options["address"], device=device) as workers,
-    ):
-        from .. import report  # noqa: F401  imported while the workers start, because it takes long
-
-        def on_progress(running: Sequence[RunBatch], ended: Sequence[RunBatch]) -> None:
-            callback(running, ended)
-            loggers.log(run for batch in ended for run in batch.runs)
-
-        run_batches(batches, out, workers, on_progress)
-    for study in {run.study for run in runs}:
-        store.delete_finished_batches(study)
 
 
 def _write_report(report: Report, out: Path, names: list[str], options: dict[str, Any], quick: bool) -> list[Path]:
@@ -175,15 +135,6 @@ def _write_report(report: Report, out: Path, names: list[str], options: dict[str
 
 def _as_text(seeds: str | Iterable[int] | None) -> str | None:
     return seeds if seeds is None or isinstance(seeds, str) else ",".join(map(str, seeds))
-
-
-def _check_executor(executor: ExecutorName, address: str | None, jobs: int | None) -> None:
-    if address is not None and executor != "ray":
-        raise UsageError(f"--address is for --executor ray, not for {executor}")
-    if jobs is not None and executor != "processes":
-        raise UsageError(f"--jobs is for --executor processes, not for {executor}")
-    if executor == "ray" and importlib.util.find_spec("ray") is None:
-        raise UsageError("--executor ray needs Ray: pip install 'counterpoise[ray]'")
 
 
 def _check_data(runs: list[Run], data: str | None) -> None:

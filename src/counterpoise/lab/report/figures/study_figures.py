@@ -7,9 +7,10 @@ import pandas as pd
 
 from ...data.dense import DENSE
 from ...data.pde import EQUATIONS
+from ...engine.function_trainer import FUNCTION
 from ...studies import Study
 from .. import ranks
-from . import dense, dynamics, pinn, ranking, scores, training
+from . import comparison, dense, dynamics, pinn, ranking, scores, training
 from .spec import FigureSpec, MarkStyle
 from .style import indexed_style, method_style
 
@@ -35,6 +36,8 @@ def study_figures(
     frame = frames[study.name]
     if not len(frame) or study.name in WITHOUT_FIGURES:
         return {}
+    if study.problem == FUNCTION:
+        return comparison.figures(study, frame)
     if study.problem in EQUATIONS:
         return _equation_figures(study, frame, load_histories(), load_fields())
     if study.rates:
