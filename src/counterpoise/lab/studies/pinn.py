@@ -103,14 +103,19 @@ COLLAPSING = ("BPGS", "UW-O", "EMA-UW-O", "GLS")
 """Methods that divide by the losses. A boundary loss that u = 0 solves exactly gets all the weight."""
 
 BEST_PUBLISHED = "DCGD + LRA"
-CANDIDATE = "Gradient normalisation + DCGD"
-"""The method of the library that is compared with the best published row."""
+CANDIDATE = "Nash-MTL"
+"""The method that is compared with the best published row: the best of the gradient-space methods on Helmholtz and
+Burgers, before Klein-Gordon was run."""
 
 
-def condition(form: str, *, key: str = MAIN, interior: int = 1280, boundary: int = 128) -> Condition:
-    """Return a condition with the given form of the losses and numbers of points. All but the main one are opt-in."""
+def condition(
+    form: str, *, key: str = MAIN, interior: int = 1280, boundary: int = 128, decay: str = "exponential"
+) -> Condition:
+    """Return a condition with the given losses, numbers of points and decay. All but the main one are opt-in."""
     options = (("boundary", boundary), ("form", form), ("interior", interior))
-    return Condition(key, options, part=f"{form} losses, {interior} points inside", opt_in=key != MAIN)
+    schedule = () if decay == SCHEDULE.decay else (("decay", decay),)
+    part = f"{form} losses, {interior} points inside{', constant learning rate' if schedule else ''}"
+    return Condition(key, options, part=part, opt_in=key != MAIN, schedule=schedule)
 
 
 def published(rows: Mapping[str, str]) -> Paper:
