@@ -19,6 +19,7 @@ MOLECULES = ("qm9", SYNTHETIC)
 """Names of the data."""
 
 EVALUATED = 256  # molecules of each run per forward pass in evaluation
+PREPARED = 8192  # molecules whose inputs are computed at once before the training on CUDA
 ORDER = 3  # purpose of the random stream of the batches
 MAX_CPU_RUNS = 2
 
@@ -67,6 +68,11 @@ class QM9Workload:
         kwargs: dict[str, Any] = first.model.kwargs
         precision = first.schedule.precision
         self.network = StackedMPNN(self.seeds, len(TARGETS), precision=precision, **kwargs).to(device)
+        self.inputs: MoleculeBatch | None = None
+        if torch.device(device).type == "cuda":  # 2 GB in half precision; a batch is then gathered by few kernels
+            every = torch.arange(len(molecules), device=device).split(PREPARED)
+            parts = [self._molecules(rows, self.atoms) for rows in every]
+            self.inputs = MoleculeBatch(*(torch.cat(part) for part in zip(*parts, strict=True)))
         # The step reads and writes these tensors in place, so that a CUDA graph can replay it.
         self.order = torch.zeros(self.replicas, self.steps * self.batch_size, dtype=torch.long, device=device)
         self.batch_index = torch.zeros((), dtype=torch.long, device=device)
@@ -129,6 +135,8 @@ class QM9Workload:
     def _molecules(self, rows: Tensor, atoms: int) -> MoleculeBatch:
         """Return molecules (R, B) padded to a number of atoms."""
         flat = rows.flatten()
+        if self.inputs is not None:
+            return MoleculeBatch(*(part[flat].unflatten(0, rows.shape) for part in self.inputs))
         numbers, bonds = self.molecules.numbers[flat, :atoms], self.molecules.bonds[flat, :atoms, :atoms]
         positions = self.molecules.positions[flat, :atoms]
         distances = (positions.unsqueeze(2) - positions.unsqueeze(1)).norm(dim=-1)

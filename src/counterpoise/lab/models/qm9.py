@@ -114,23 +114,24 @@ class StackedMPNN(nn.Module):
             parts: the molecules.
             rows: the networks to use. The parts then hold molecules for these networks only.
         """
-        layers = {name: value[rows] for name, value in self.named_parameters()}
+        layers = {name: _select(value, rows) for name, value in self.named_parameters()}
         return torch.cat([self._features(layers, *part) for part in parts], 1)
 
     def heads(self, features: Tensor, rows: slice = slice(None)) -> Tensor:
         """Return the outputs (R, B, T) of all heads."""
-        return torch.baddbmm(self.head_bias[rows], features, self.head_weight[rows])
+        return torch.baddbmm(_select(self.head_bias, rows), features, _select(self.head_weight, rows))
 
     def _features(self, layers: dict[str, Tensor], atoms: Tensor, edges: Tensor, present: Tensor) -> Tensor:
         runs, molecules, size, _ = atoms.shape
         state = torch.baddbmm(layers["atom_bias"], atoms.flatten(1, 2), layers["atom_weight"]).relu()
         hidden = torch.bmm(edges.flatten(1, 3), _edge_weight(layers).to(self.dtype)).relu_()
+        kernel = layers["kernel"].to(self.dtype)
         hidden = hidden.view(runs * molecules, size, size * self.edge_width)
-        pair_weight = edges[..., -2].flatten(0, 1).to(state)
+        pair_weight, root_weight = edges[..., -2].flatten(0, 1).to(state), _root_weight(layers)
         for _ in range(self.rounds):
             mean = torch.bmm(pair_weight, state.view(-1, size, self.width)).view_as(state)
-            rest = torch.baddbmm(layers["root_bias"], torch.cat([mean, state], -1), _root_weight(layers))
-            message = self._contract(hidden, state, layers["kernel"]).view_as(state)
+            rest = torch.baddbmm(layers["root_bias"], torch.cat([mean, state], -1), root_weight)
+            message = self._contract(hidden, state, kernel).view_as(state)
             state = _gru_cell((message + rest).relu(), state, layers)
         readout = self._set2set(state.view(runs, molecules, size, self.width), present, layers)
         return torch.baddbmm(layers["readout_bias"], readout, layers["readout_weight"]).relu()
@@ -143,7 +144,7 @@ class StackedMPNN(nn.Module):
             state: h, (R, B·N, width).
             kernel: the matrices W_k side by side, (R, width, K·width).
         """
-        products = torch.bmm(state.to(self.dtype), kernel.to(self.dtype))
+        products = torch.bmm(state.to(self.dtype), kernel)
         return torch.bmm(hidden, products.view(len(hidden), -1, self.width)).to(state.dtype)
 
     def _set2set(self, state: Tensor, present: Tensor, layers: dict[str, Tensor]) -> Tensor:
@@ -161,6 +162,11 @@ class StackedMPNN(nn.Module):
         return readout
 
 
+def _select(value: Tensor, rows: slice) -> Tensor:
+    """Return the parameters of some networks, without an operation if these are all."""
+    return value if rows == slice(None) else value[rows]
+
+
 def _edge_weight(layers: dict[str, Tensor]) -> Tensor:
     """Return the first layer of the edge network, (R, 8, K), for inputs as in `edge_inputs`."""
     weight, bias = layers["edge_weight"], layers["edge_bias"]
@@ -174,8 +180,14 @@ def _root_weight(layers: dict[str, Tensor]) -> Tensor:
 
 def _gru_cell(x: Tensor, state: Tensor, layers: dict[str, Tensor]) -> Tensor:
     """Return the next state of a GRU cell, as `torch.nn.GRU` defines it."""
-    given = torch.baddbmm(layers["gru_input_bias"], x, layers["gru_input_weight"]).chunk(3, -1)
-    own = torch.baddbmm(layers["gru_state_bias"], state, layers["gru_state_weight"]).chunk(3, -1)
+    given = torch.baddbmm(layers["gru_input_bias"], x, layers["gru_input_weight"])
+    own = torch.baddbmm(layers["gru_state_bias"], state, layers["gru_state_weight"])
+    if x.is_cuda:  # one kernel, which does not exist on a CPU
+        fused: Tensor = torch.ops.aten._thnn_fused_gru_cell(
+            given.flatten(0, 1), own.flatten(0, 1), state.flatten(0, 1)
+        )[0]
+        return fused.view_as(state)
+    given, own = given.chunk(3, -1), own.chunk(3, -1)
     reset, update = (given[0] + own[0]).sigmoid(), (given[1] + own[1]).sigmoid()
     proposed = torch.addcmul(given[2], reset, own[2]).tanh()
     return torch.lerp(proposed, state, update)
@@ -184,7 +196,11 @@ def _gru_cell(x: Tensor, state: Tensor, layers: dict[str, Tensor]) -> Tensor:
 def _lstm_cell(x: Tensor, query: Tensor, cell: Tensor, layers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Return the next output and cell state of an LSTM cell, as `torch.nn.LSTM` defines it."""
     given = torch.baddbmm(layers["lstm_input_bias"], x, layers["lstm_input_weight"])
-    gates = (given + torch.baddbmm(layers["lstm_state_bias"], query, layers["lstm_state_weight"])).chunk(4, -1)
+    own = torch.baddbmm(layers["lstm_state_bias"], query, layers["lstm_state_weight"])
+    if x.is_cuda:
+        fused = torch.ops.aten._thnn_fused_lstm_cell(given.flatten(0, 1), own.flatten(0, 1), cell.flatten(0, 1))
+        return fused[0].view_as(query), fused[1].view_as(cell)
+    gates = (given + own).chunk(4, -1)
     cell = torch.addcmul(gates[1].sigmoid() * cell, gates[0].sigmoid(), gates[2].tanh())
     return gates[3].sigmoid() * cell.tanh(), cell
 
