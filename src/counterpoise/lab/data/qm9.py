@@ -102,7 +102,8 @@ class Molecules:
     def distances(self) -> Tensor:
         """Return the distances between atoms in Å, (M, 29, 29), float32; 0 on the diagonal and for padding."""
         both = self.present()[:, :, None] & self.present()[:, None, :]
-        return (self.positions[:, :, None] - self.positions[:, None, :]).norm(dim=-1) * both
+        lengths: Tensor = (self.positions[:, :, None] - self.positions[:, None, :]).norm(dim=-1)
+        return lengths * both
 
     def edges(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the features of pairs of atoms, (M, 29, 29, 5): indicators of the four bond types, and the distance.

@@ -92,7 +92,8 @@ def write_packed(packed: Packed, path: Path) -> None:
     """Write the file in one step."""
     buffer = io.BytesIO()
     stored = {name: _planes(array) if array.dtype == np.int32 else array for name, array in packed.arrays().items()}
-    np.savez_compressed(buffer, layout=np.array(LAYOUT), digest=np.array(digest(packed)), **stored)
+    stored |= {"layout": np.array(LAYOUT), "digest": np.array(digest(packed))}
+    np.savez_compressed(buffer, allow_pickle=False, **stored)
     write_atomic(path, buffer.getvalue())
 
 

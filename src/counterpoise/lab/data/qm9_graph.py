@@ -67,12 +67,6 @@ def molecular_graph(smiles: str, numbers: Array, positions: Array) -> Graph:
 
     Raises:
         MatchError: If the elements, the numbers of hydrogens or the distances do not fit the geometry.
-
-    Example:
-        >>> import pytest; _ = pytest.importorskip("rdkit")
-        >>> water = np.array([[0.0, 0.0, 0.0], [0.96, 0.0, 0.0], [-0.24, 0.93, 0.0]])
-        >>> molecular_graph("O", np.array([8, 1, 1]), water).ends.tolist()
-        [[0, 1], [0, 2]]
     """
     skeleton = _parse(smiles)
     expected = sorted([*skeleton.numbers.tolist(), *[1] * int(skeleton.hydrogens.sum())])
@@ -119,8 +113,9 @@ def _parse(smiles: str) -> _Skeleton:
 def relative_distances(numbers: Array, positions: Array) -> Array:
     """Return the distances of atoms (A, A), divided by the sums of their covalent radii."""
     radii = np.array([RADII[number] for number in numbers.tolist()])
-    distances: Array = np.sqrt(np.square(positions[:, None] - positions[None]).sum(-1))
-    return distances / (radii[:, None] + radii[None])
+    distances = np.sqrt(np.square(positions[:, None] - positions[None]).sum(-1))
+    relative: Array = distances / (radii[:, None] + radii[None])
+    return relative
 
 
 def _place(skeleton: _Skeleton, order: Array, numbers: Array, relative: Array, *, reordered: bool) -> Graph:

@@ -42,7 +42,7 @@ class Record:
     Args:
         index: Number of the molecule in QM9, from 1 to 133,885.
         smiles: Its SMILES.
-        numbers: Atomic numbers (A,), uint8, with the heavy atoms in the order of the SMILES and the hydrogens last.
+        numbers: Atomic numbers (A,), uint8.
         positions: Coordinates (A, 3) in Å, float64.
         properties: The columns `PROPERTIES` in units of their last decimal.
     """
@@ -101,19 +101,16 @@ def read_records(folder: Path) -> Iterator[Record]:
 def _parse(cells: list[str]) -> Record:
     index, smiles, elements, coordinates, *properties = cells
     numbers = np.array([NUMBERS[symbol] for symbol in elements.translate(_PUNCTUATION).split(",")], np.uint8)
-    values = [_number(cell) for cell in coordinates.translate(_PUNCTUATION).split(",")]
-    positions = np.array(values).reshape(len(numbers), 3)
+    positions = np.array([float(cell) for cell in coordinates.translate(_PUNCTUATION).split(",")]).reshape(-1, 3)
+    if len(positions) != len(numbers):
+        raise ValueError(f"{len(positions)} positions of {len(numbers)} atoms")
     decimals = PROPERTIES.values()
-    scaled = tuple(_scaled(_number(cell), places) for cell, places in zip(properties, decimals, strict=True))
+    scaled = tuple(_scaled(float(cell), places) for cell, places in zip(properties, decimals, strict=True))
     return Record(int(index), smiles, numbers, positions, scaled)
 
 
-def _number(text: str) -> float:
-    return float(text.replace("*^", "e"))  # some numbers are written as Mathematica does: 8.3963*^-6
-
-
 def _scaled(value: float, decimals: int) -> int:
-    scaled = value * 10**decimals
+    scaled = value * float(10**decimals)
     result = round(scaled)
     if abs(scaled - result) > 1e-3:
         raise ValueError(f"{value} has more than {decimals} decimals")
