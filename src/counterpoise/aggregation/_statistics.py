@@ -18,9 +18,11 @@ class GradientStatistics(Balancer):
 
     def _gram(self, grads: TaskGradients, context: StepContext) -> Tensor:
         """Return the unscaled Gram matrix of all T tasks, with NaN on the diagonal for absent tasks."""
-        products = gradients.gram_matrix(grads.rows, len(self.batch_shape), grads.stacks)
+        products = grads.gram
+        if products is None:
+            products = gradients.gram_matrix(grads.rows, len(self.batch_shape), grads.stacks)
         products = self._unscaled(products, grads, context)
-        first = next(grad for row in grads.rows for grad in row if grad is not None)
+        first = next((grad for row in grads.rows for grad in row if grad is not None), grads.targets[0])
         products = products.to(torch.promote_types(first.dtype, torch.float32))
         tasks = len(self.tasks)
         products = gradients.scatter_gram(products, grads.slots, tasks)
@@ -58,6 +60,10 @@ class GradientStatistics(Balancer):
         if grads.partial is None:
             return products
         return distributed.sum_over_ranks(products, self.process_group) * grads.partial
+
+    def _combines_ranks(self) -> bool:
+        """Return whether task gradients are averaged over ranks in this step."""
+        return self.ranks == "exact" and self.learning and distributed.is_active(self.process_group)
 
     @staticmethod
     def _all_finite(squares: Tensor, context: StepContext) -> Tensor:

@@ -54,8 +54,8 @@ class Aggregation(GradientStatistics):
         heads (str, optional): Gradient of the parameters that are not shared. `"own"` is the gradient of their weighted
             loss; `"aggregated"` multiplies it by the weight that the method gives the task. Default: `"own"`.
         passes (str, optional): How task gradients are computed. `"loop"` runs one backward pass per task, `"batched"`
-            one vectorised pass for all; `"auto"` uses a vectorised pass for small shared networks with `features=`,
-            and a loop otherwise. Default: `"auto"`.
+            one vectorised pass for all. `"lean"` never holds the gradients of all tasks. `"auto"` chooses by the
+            number of tasks and the size of the shared network. Default: `"auto"`.
         ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
             first, `"local"` compares those of each rank. Default: `"exact"`.
         importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
@@ -126,13 +126,12 @@ class Aggregation(GradientStatistics):
             if not has_custom_names(weighting.tasks):
                 weighting.tasks = weighting._order = self.tasks  # for its warnings and errors
         elif memory:
-            name = type(self).__name__
-            self._checks.warn(
-                "memory", f"memory=True has no effect on {name} without weighting=, a loss-space balancer"
-            )
+            no_effect = f"memory=True has no effect on {type(self).__name__} without weighting=, a loss-space balancer"
+            self._checks.warn("memory", no_effect)
         self.weighting = weighting
         self.heads = heads
         self.passes = passes
+        gradients.check_lean(passes, type(self).__name__, rows=self._needs_rows(), replicas=bool(self.batch_shape))
         self.ranks = ranks
         self._backward = BackwardPasses()
 
@@ -153,7 +152,7 @@ class Aggregation(GradientStatistics):
         if not (can_sync(gram) and math.isfinite(squares.sum().item())):
             # The solver treats NaN as an absent task, so invalid gradients are handled here.
             weights = torch.where(self._all_finite(squares, context), weights, self._invalid_weight(context))
-        return weights, gradients.combine(grads.rows, gradients.select_weights(weights, grads.slots), grads.stacks)
+        return weights, gradients.combine_tasks(grads, gradients.select_weights(weights, grads.slots))
 
     def multipliers(self, losses: Tensor, learning: bool) -> Tensor | None:
         """Return factors (…, T) on the losses that do not depend on the gradients of this step, or None.
@@ -366,7 +365,8 @@ class Aggregation(GradientStatistics):
         if targets.sharded:
             self._check_sharding(roots)
             roots = gradients.add_missing_roots(roots, len(self.tasks))
-        grads = self._backward.compute(roots, targets, keep, self.passes, heads=self.heads == "aggregated")
+        needs = {"heads": self.heads == "aggregated", "rows": self._needs_rows() or self._combines_ranks()}
+        grads = self._backward.compute(roots, targets, keep, self.passes, **needs)
         if self._combines_ranks():
             grads = gradients.average_over_ranks(grads, targets, len(self.tasks), self.process_group)
         with torch.no_grad():
@@ -393,6 +393,7 @@ class Aggregation(GradientStatistics):
                 row = gradients.fill_and_average(row, targets.targets, self.process_group)
             gradients.accumulate(targets.targets, row)
 
-    def _combines_ranks(self) -> bool:
-        """Return whether task gradients are averaged over ranks in this step."""
-        return self.ranks == "exact" and self.learning and distributed.is_active(self.process_group)
+    def _needs_rows(self) -> bool:
+        """Return whether the method needs more than the Gram matrix of one network."""
+        overridden = (getattr(type(self), name) is not getattr(Aggregation, name) for name in ("aggregate", "backward"))
+        return bool(self.batch_shape) or any(overridden)

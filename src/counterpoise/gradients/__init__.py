@@ -4,10 +4,10 @@ A task gradient is a list with one tensor per target, as autograd returns it. In
 tensor, and the direction is combined in place, so the full Jacobian is never built and no further backward pass runs.
 """
 
-from .combination import accumulate, cast_like, combine
+from .combination import accumulate, cast_like, combine, combine_tasks
 from .deferred import FactorScaler, defer_backward
 from .gram import gram_matrix, scatter_gram, select_weights, squared_norms
-from .passes import BackwardPasses, ComparisonTargets, Passes, shared_parameters
+from .passes import BackwardPasses, ComparisonTargets, Passes, check_lean, shared_parameters
 from .ranks import add_missing_roots, average_over_ranks, fill_and_average
 from .retained import check_retained, is_checkpoint_error, retain_compiled_graphs
 from .roots import task_roots
@@ -27,8 +27,10 @@ __all__ = [
     "add_missing_roots",
     "average_over_ranks",
     "cast_like",
+    "check_lean",
     "check_retained",
     "combine",
+    "combine_tasks",
     "defer_backward",
     "fill_and_average",
     "gram_matrix",

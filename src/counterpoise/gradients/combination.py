@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .gram import few_rows_on_cpu
 from .sharding import local_part
-from .types import GradientList
+from .types import GradientList, TaskGradients
 
 
 def combine(rows: list[GradientList], weights: Tensor | None, stacks: GradientList | None = None) -> GradientList:
@@ -38,6 +38,11 @@ def combine(rows: list[GradientList], weights: Tensor | None, stacks: GradientLi
             _scale(terms, factor)
         torch._foreach_add_(sums, terms, alpha=factor if isinstance(factor, float) else 1.0)
     return result
+
+
+def combine_tasks(grads: TaskGradients, weights: Tensor) -> GradientList:
+    """Return Σ weights_i g_i over the tasks of `grads`, which may be overwritten."""
+    return combine(grads.rows, weights, grads.stacks) if grads.propagate is None else grads.propagate(weights)
 
 
 def cast_like(targets: Sequence[Tensor], row: GradientList) -> GradientList:

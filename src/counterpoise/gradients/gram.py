@@ -26,7 +26,7 @@ def gram_matrix(rows: Sequence[GradientList], lead: int, stacks: GradientList | 
         for stack in stacks:
             if stack is not None:
                 flat = _flatten(stack, 1)
-                total = _add(total, _products(flat), range(count), count)
+                total = add_products(total, row_products(flat), range(count), count)
         assert total is not None
         return total
     small: list[int] = []
@@ -38,13 +38,13 @@ def gram_matrix(rows: Sequence[GradientList], lead: int, stacks: GradientList | 
             small.append(index)
             continue
         if few:
-            total = _add(total, _pairwise_dots([_flatten(column[i], 0) for i in present]), present, count)
+            total = add_products(total, _pairwise_dots([_flatten(column[i], 0) for i in present]), present, count)
             continue
         flat = torch.stack([_flatten(column[i], lead) for i in present], lead)
-        total = _add(total, _products(flat), present, count)
+        total = add_products(total, row_products(flat), present, count)
     if small:
         flat = torch.stack([torch.cat([_flatten(row[k], lead) for k in small], lead) for row in rows], lead)
-        total = _add(total, _products(flat), range(count), count)
+        total = add_products(total, row_products(flat), range(count), count)
     assert total is not None  # the passes raise if no task reaches any target
     return total
 
@@ -96,7 +96,7 @@ def _pairwise_dots(rows: Sequence[Tensor]) -> Tensor:
     return torch.stack([upper[min(i, j), max(i, j)] for i in range(size) for j in range(size)]).view(size, size)
 
 
-def _products(flat: Tensor) -> Tensor:
+def row_products(flat: Tensor) -> Tensor:
     """Return flat·flatᵀ for a few very long rows.
 
     A GPU would compute such a product in a single thread block, so it is cut into a batch of shorter ones.
@@ -119,7 +119,7 @@ def _squared_norm(parts: list[Tensor], lead: int) -> Tensor:
     return torch.stack([part.square().sum(-1) for part in parts], -1).sum(-1)
 
 
-def _add(total: Tensor | None, products: Tensor, present: Sequence[int], count: int) -> Tensor:
+def add_products(total: Tensor | None, products: Tensor, present: Sequence[int], count: int) -> Tensor:
     """Add the products of one tensor in float64 (float32 on MPS): those of different tensors differ much in size."""
     dtype = torch.float32 if products.device.type == "mps" else torch.float64
     products = scatter_gram(products.to(dtype), present, count)

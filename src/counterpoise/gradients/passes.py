@@ -1,20 +1,27 @@
-"""Choosing the backward passes: a loop or one batched pass, on parameters, at features, or through features."""
+"""Choosing the backward passes: a loop, one batched pass or lean passes, on parameters, at or through features."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from .graph import has_bypass, has_nested, other_leaves, reaches
+from .lean import LeanPasses
 from .retained import check_retained
 from .sharding import is_sharded
 from .task_gradients import UNREACHED, batched_gradients, feature_gradients, loop_gradients, propagate_to_parameters
 from .types import TaskGradients, TaskRoot
 
-Passes = Literal["auto", "loop", "batched"]
-MAX_BATCHED_PARAMETERS = 1 << 20  # passes="auto" uses batched passes for shared networks up to this size
+Passes = Literal["auto", "loop", "batched", "lean"]
+# passes="auto" uses lean passes from this number of tasks on, or for task gradients with more elements than this in
+# total; otherwise batched passes through features for shared networks up to this size; otherwise a loop.
+MIN_LEAN_TASKS = 16
+MAX_HELD_ELEMENTS = 1 << 28
+MAX_BATCHED_PARAMETERS = 1 << 20
+SUPPORTS_LEAN = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 5)  # gradients that start at a GradientEdge
 
 
 class ComparisonTargets(NamedTuple):
@@ -65,14 +72,25 @@ class BackwardPasses:
 
     def __init__(self) -> None:
         self.batches: bool | None = None  # whether batched passes work; None before the first
+        self.lean = LeanPasses()
+        self.refuses_lean = False  # whether passes="auto" must not use lean passes for this network
         self.without_bypass: set[int] = set()  # tasks known to reach the shared network through the features only
         self.not_nested = False  # whether no feature is known to be computed from another one
         self.checked = False  # whether `check` has passed
 
     def compute(
-        self, roots: Sequence[TaskRoot], place: ComparisonTargets, keep: bool, passes: Passes, *, heads: bool
+        self,
+        roots: Sequence[TaskRoot],
+        place: ComparisonTargets,
+        keep: bool,
+        passes: Passes,
+        *,
+        heads: bool,
+        rows: bool,
     ) -> TaskGradients:
         """Return the gradients on the targets and, with `heads`, on all other leaves.
+
+        Lean passes return the Gram matrix instead, and a function that combines the gradients.
 
         Args:
             roots: the start of each task's backward pass.
@@ -80,15 +98,22 @@ class BackwardPasses:
             keep: keep the graph for another pass.
             passes: how to compute the gradients.
             heads: also return the gradients of all other leaves, instead of accumulating them.
+            rows: the caller needs the gradients themselves, not only their Gram matrix.
         """
         if not roots:  # other ranks may have some
             return TaskGradients(list(place.targets), (), [], [], [])
         if len(roots) > 1 and check_retained(self, roots, place.targets):
-            self.batches = False  # vmap does not support compiled functions
+            self.batches = self.lean.batches = False  # vmap does not support compiled functions
+            self.refuses_lean = True  # a compiled function computes the gradients of all its parameters in each pass
         self._check_nesting(place.features)
         if place.at_features:
             return self._at_features(roots, place.features, keep)
-        if self._use_batches(place, passes):
+        chosen = self._choose(place, passes, len(roots), rows)
+        if chosen == "lean":
+            lean = self._lean(roots, place, keep, passes, heads)
+            if lean is not None:
+                return lean
+        if chosen == "batched":
             try:
                 # If the first batched pass fails, the loop still needs the graph.
                 grads = _on_parameters(roots, place, keep or self.batches is None, batched=True, heads=heads)
@@ -112,7 +137,7 @@ class BackwardPasses:
             if not reaches(outputs, place.features):
                 raise ValueError(UNREACHED)
         else:
-            self._use_batches(place, passes)
+            self._choose(place, passes, len(roots), rows=False)
             _leaves_of_heads(outputs, place)
         self.checked = True
 
@@ -139,16 +164,68 @@ class BackwardPasses:
             )
         self.without_bypass.update(root.slot for root in roots)
 
-    def _use_batches(self, place: ComparisonTargets, passes: Passes) -> bool:
-        if place.sharded and (passes == "batched" or place.features):
+    def _choose(
+        self, place: ComparisonTargets, passes: Passes, tasks: int, rows: bool
+    ) -> Literal["loop", "batched", "lean"]:
+        """Return how to compute the gradients of `tasks` tasks on parameters."""
+        if place.sharded and (passes in ("batched", "lean") or place.features):
+            refused = passes if passes == "lean" else "batched"
             raise ValueError(
-                "sharded parameters (FSDP) support neither features= nor passes='batched', because hooks collect "
-                "their gradients: pass shared= alone"
+                f"sharded parameters (FSDP) support neither features= nor passes={refused!r}, because hooks collect "
+                f"their gradients: pass shared= alone"
+            )
+        if passes == "lean" and rows:
+            raise ValueError(
+                "passes='lean' does not hold task gradients, so they cannot be averaged over ranks before they are "
+                "compared: pass ranks='local', or passes='loop'"
             )
         if passes != "auto":
-            return passes == "batched"
-        small = sum(target.numel() for target in place.targets) <= MAX_BATCHED_PARAMETERS
-        return small and bool(place.features) and self.batches is not False
+            return "loop" if passes == "lean" and tasks < 2 else passes
+        size = sum(target.numel() for target in place.targets)
+        many = tasks >= MIN_LEAN_TASKS or (tasks > 1 and tasks * size > MAX_HELD_ELEMENTS)
+        if many and not rows and not place.sharded and not self.refuses_lean and SUPPORTS_LEAN:
+            return "lean"
+        small = size <= MAX_BATCHED_PARAMETERS
+        return "batched" if small and place.features and self.batches is not False else "loop"
+
+    def _lean(
+        self, roots: Sequence[TaskRoot], place: ComparisonTargets, keep: bool, passes: Passes, heads: bool
+    ) -> TaskGradients | None:
+        """Return the result of lean passes, or None if `passes="auto"` must run a loop instead."""
+        _leaves_of_heads([root.loss for root in roots], place)  # for its error
+        first = not self.lean.checked
+        try:
+            grads = self.lean.compute(roots, place.targets, keep, aggregated=heads)
+        except RuntimeError:
+            if passes == "auto" and first:  # the graph has been kept
+                self.refuses_lean = True
+                return None
+            raise
+        if grads is None:
+            raise ValueError(UNREACHED)
+        return grads
+
+
+def check_lean(passes: Passes, method: str, *, rows: bool, replicas: bool) -> None:
+    """Raise an error if lean passes are requested for a method that does not support them.
+
+    Args:
+        passes: how to compute the gradients.
+        method: the name of the method.
+        rows: it needs the task gradients.
+        replicas: it balances several replicas at once.
+    """
+    if passes != "lean":
+        return
+    if not SUPPORTS_LEAN:
+        raise ValueError("passes='lean' needs torch 2.5 or newer: pass passes='loop'")
+    if replicas:
+        raise ValueError("passes='lean' does not support batch_shape=: pass passes='loop' or passes='batched'")
+    if rows:
+        raise ValueError(
+            f"{method} needs the task gradients, and passes='lean' computes only their inner products: pass "
+            f"passes='loop' or passes='batched'"
+        )
 
 
 def _on_parameters(

@@ -153,11 +153,16 @@ def _check_reached(rows: list[GradientList]) -> None:
         raise ValueError(UNREACHED)
     for row in rows:
         for grad in row:
-            if grad is not None and grad.layout is not torch.strided:
-                raise ValueError(
-                    f"the gradient of a shared parameter of shape {tuple(grad.shape)} is sparse, expected a dense one: "
-                    f"pass sparse=False to nn.Embedding, or leave its weight out of shared="
-                )
+            check_dense(grad)
+
+
+def check_dense(grad: Tensor | None) -> None:
+    """Raise an error if the gradient is sparse."""
+    if grad is not None and grad.layout is not torch.strided:
+        raise ValueError(
+            f"the gradient of a shared parameter of shape {tuple(grad.shape)} is sparse, expected a dense one: "
+            f"pass sparse=False to nn.Embedding, or leave its weight out of shared="
+        )
 
 
 def _unstack(grads: Sequence[Tensor | None], count: int) -> list[GradientList]:

@@ -1,5 +1,6 @@
 """Data types of the gradient passes: the start of a task's backward pass, and the gradients of all tasks."""
 
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from torch import Tensor
@@ -26,3 +27,7 @@ class TaskGradients(NamedTuple):
     leaves: list[Tensor]  # the other leaves of the graph, such as the parameters of the heads
     partial: float | None = None  # factor on inner products summed over ranks; None if each rank has whole gradients
     stacks: GradientList | None = None  # the rows stacked to (n, *shape) for each target, if a batched pass made them
+    gram: Tensor | None = None  # the inner products of the rows, (n, n), if lean passes computed them without rows
+    propagate: Callable[[Tensor], GradientList] | None = (
+        None  # with `gram`: weights (n,) to the combination of the rows
+    )

@@ -1,0 +1,292 @@
+"""Lean passes: the Gram matrix is accumulated segment by segment, and one weighted pass computes the direction.
+
+The gradients of all tasks are never held at once. Each task is differentiated up to the point where it enters the graph
+that tasks share. From there, all tasks are differentiated together through one segment of the graph after another. What
+is read in a segment is reduced to inner products and dropped before the next one. When the weights are known, the
+gradients at the entry of the shared graph are combined, and one backward pass takes them to the parameters.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from .combination import accumulate
+from .graph import graph_nodes, other_leaves
+from .probes import Probe, add_gram, find_probes, group_probes
+from .segments import Edge, Segment, SharedGraph, find_shared_graph
+from .task_gradients import check_dense
+from .types import GradientList, TaskGradients, TaskRoot
+
+MIN_ELEMENTS = 1 << 24  # gradients of up to this size are held at once even if the network is smaller
+INTERMEDIATES = 8  # estimated memory of a pass through a segment, in multiples of the gradients at its entries
+
+
+class LeanPass(NamedTuple):
+    """What remains to be done in a step when the weights of the tasks are known."""
+
+    roots: Sequence[TaskRoot]
+    targets: Sequence[Tensor]
+    graph: SharedGraph
+    stacks: list[Tensor]  # the gradients of all tasks at each entry of the shared graph, (n, *shape)
+    heads: list[tuple[list[Tensor], GradientList]]  # for each task, its own leaves and their gradients
+    keep: bool  # whether the graph is kept for another pass
+    aggregated: bool  # whether the weights also multiply the gradients of the other leaves
+
+    def propagate(self, weights: Tensor) -> GradientList:
+        """Return Σ weights_i g_i on the targets from one backward pass; accumulate the gradients of other leaves."""
+        with torch.enable_grad():  # checkpoints run the forward pass again
+            if self.aggregated:
+                return self._propagate_losses(weights)
+            for leaves, grads in self.heads:
+                accumulate(leaves, grads)
+            if self.graph.inner_leaves:
+                sums = [stack.sum(0) for stack in self.stacks]
+                accumulate(self.graph.inner_leaves, _grad(self.graph.entries, self.graph.inner_leaves, sums, keep=True))
+            return self.combine(weights, self.keep)
+
+    def combine(self, weights: Tensor, keep: bool) -> GradientList:
+        """Return Σ weights_i g_i on the targets."""
+        vectors = [_weighted_sum(weights, stack) for stack in self.stacks]
+        return _grad(self.graph.entries, self.targets, vectors, keep)
+
+    def _propagate_losses(self, weights: Tensor) -> GradientList:
+        """Start the pass at the losses, so that the weights reach all leaves."""
+        losses = [root.loss for root in self.roots]
+        vectors = [root.grad * weight.to(root.grad.dtype) for root, weight in zip(self.roots, weights, strict=True)]
+        leaves = other_leaves(losses, self.targets)
+        inputs = [*self.targets, *leaves]
+        grads = torch.autograd.grad(losses, inputs, vectors, retain_graph=self.keep, allow_unused=True)
+        accumulate(leaves, [*grads[len(self.targets) :]])
+        return [*grads[: len(self.targets)]]
+
+
+class LeanPasses:
+    """Compute the Gram matrix by lean passes, and remember what is known about the network."""
+
+    def __init__(self) -> None:
+        self.batches = True  # whether batched passes work, as far as known
+        self.checked = False  # whether the norms of a first step agreed with those of a plain pass
+
+    def compute(
+        self, roots: Sequence[TaskRoot], targets: Sequence[Tensor], keep: bool, *, aggregated: bool
+    ) -> TaskGradients | None:
+        """Return the Gram matrix of the task gradients, without rows; None if no task reaches any target."""
+        if not self.checked:
+            _check_checkpoints(roots)
+        starts = [_start(root) for root in roots]
+        graph = find_shared_graph([edge for edge, _ in starts], targets)
+        if graph is None:
+            return None
+        retain = keep or aggregated or graph.overlaps or not self.checked
+        stacks, heads = _enter(starts, graph, retain, own_leaves=not aggregated)
+        lean = LeanPass(roots, targets, graph, stacks, heads, keep, aggregated)
+        gram = self._gram(graph, stacks, targets)
+        if not self.checked:
+            self.checked = _check_norms(gram, lean)
+        slots = tuple(root.slot for root in roots)
+        return TaskGradients(list(targets), slots, [], [], [], gram=gram, propagate=lean.propagate)
+
+    def _gram(self, graph: SharedGraph, stacks: list[Tensor], targets: Sequence[Tensor]) -> Tensor:
+        """Return the inner products of all tasks; `stacks` are their gradients at the entries of the shared graph."""
+        count, limit = len(stacks[0]), _element_limit(targets)
+        per_task = max(1, limit // count)
+        total: Tensor | None = None
+        for segment, probes in _merge_segments(graph, targets, per_task):
+            groups = list(group_probes(probes, per_task))
+            leaving: list[Tensor] = []
+            for group in groups:
+                exits = segment.exits if group is groups[-1] else []
+                places = [*group, *(Probe(edge, 0) for edge in exits)]
+                found = self._read(segment.entries, places, stacks, limit)
+                leaving = [
+                    _empty(edge, count).zero_() if stack is None else stack
+                    for edge, stack in zip(exits, found[len(group) :], strict=True)
+                ]
+                for probe, stack in zip(group, found, strict=False):
+                    total = total if stack is None else add_gram(total, probe, stack)
+            stacks = leaving
+        assert total is not None  # a segment contains at least one target
+        return total
+
+    def _read(self, entries: list[Edge], probes: Sequence[Probe], stacks: list[Tensor], limit: int) -> GradientList:
+        """Return the gradients of all tasks at the probes, from batched passes if the network supports them."""
+        count, largest = len(stacks[0]), max(stack[0].numel() for stack in stacks)
+        chunk = min(count, max(1, limit // (INTERMEDIATES * largest))) if self.batches else 1
+        if chunk > 1:
+            try:
+                return _read_in_chunks(entries, probes, stacks, chunk)
+            except RuntimeError:  # vmap does not support an operation
+                self.batches = False
+        return _read_in_chunks(entries, probes, stacks, 1)
+
+
+def _start(root: TaskRoot) -> tuple[Edge | None, Tensor]:
+    """Return where the gradient of a task starts. A stack of losses is skipped, so that each task has its own graph."""
+    node = root.loss.grad_fn
+    if node is None or node.name() != "StackBackward0" or root.loss.dim() != 1 or root.loss._backward_hooks:
+        edge = get_gradient_edge(root.loss)
+        return (edge.node, edge.output_nr), root.grad
+    child, output = node.next_functions[root.slot]
+    return None if child is None else (child, output), root.grad[root.slot]
+
+
+def _enter(
+    starts: Sequence[tuple[Edge | None, Tensor]], graph: SharedGraph, retain: bool, *, own_leaves: bool
+) -> tuple[list[Tensor], list[tuple[list[Tensor], GradientList]]]:
+    """Differentiate each task up to the shared graph.
+
+    Return the stacked gradients at its entries, and for each task its own leaves and their gradients, if requested.
+    """
+    places = {edge: place for place, edge in enumerate(graph.entries)}
+    stacks = [_empty(edge, len(starts)).zero_() for edge in graph.entries]
+    heads = []
+    for task, (start, vector) in enumerate(starts):
+        arrivals, leaves = graph.arrivals[task], graph.own_leaves[task] if own_leaves else []
+        if start in arrivals:
+            stacks[places[start]][task] = vector
+            continue
+        if start is None or not (arrivals or leaves):
+            continue
+        grads = _grad([start], [*arrivals, *leaves], [vector], retain)
+        heads.append((leaves, grads[len(arrivals) :]))
+        for edge, grad in zip(arrivals, grads, strict=False):
+            if grad is not None:
+                stacks[places[edge]][task] = grad
+    return stacks, heads
+
+
+def _merge_segments(graph: SharedGraph, targets: Sequence[Tensor], limit: int) -> Iterator[tuple[Segment, list[Probe]]]:
+    """Merge adjacent segments with up to `limit` elements per task, and find where to read their gradients."""
+    unread = {id(target) for target in targets}
+    merged, collected = graph.segments[0], find_probes(graph.segments[0], graph.parents, unread)
+    for segment in graph.segments[1:]:
+        probes = find_probes(segment, graph.parents, unread)
+        if sum(probe.size for probe in (*collected, *probes)) <= limit:
+            merged, collected = Segment(merged.entries, [], segment.exits), [*collected, *probes]
+        else:
+            yield merged, collected
+            merged, collected = segment, probes
+    yield merged, collected
+
+
+def _read_in_chunks(entries: list[Edge], probes: Sequence[Probe], stacks: list[Tensor], chunk: int) -> GradientList:
+    count = len(stacks[0])
+    edges = [probe.edge for probe in probes]
+    result: GradientList = [None] * len(probes)
+    for start in range(0, count, chunk):
+        vectors = [stack[start : start + chunk] for stack in stacks]
+        if chunk > 1:
+            found = _batched_grad(entries, edges, vectors)
+        else:
+            single = _grad(entries, edges, [vector[0] for vector in vectors], keep=True)
+            found = [None if grad is None else grad[None] for grad in single]
+        for k, (probe, grads) in enumerate(zip(probes, found, strict=True)):
+            if grads is None:
+                continue
+            part = grads if probe.piece is None else grads.flatten(1)[:, probe.piece]
+            if chunk == count and probe.piece is None:
+                result[k] = part
+                continue
+            buffer = result[k]
+            if buffer is None:
+                result[k] = buffer = part.new_zeros(count, *part.shape[1:])
+            buffer[start : start + chunk] = part
+    return result
+
+
+def _grad(
+    outputs: Sequence[Edge], inputs: Sequence[Edge | Tensor], vectors: Sequence[Tensor], keep: bool
+) -> GradientList:
+    """Return the vector-Jacobian products; None for an input that is not reached."""
+    places = [place if isinstance(place, Tensor) else GradientEdge(*place) for place in inputs]
+    starts = [GradientEdge(*edge) for edge in outputs]
+    grads = torch.autograd.grad(starts, places, vectors, retain_graph=keep, allow_unused=True)
+    for grad in grads:
+        check_dense(grad)
+    return [*grads]
+
+
+def _batched_grad(outputs: Sequence[Edge], inputs: Sequence[Edge], vectors: Sequence[Tensor]) -> GradientList:
+    """Return the products for a batch of vectors (n, *shape), stacked for each input."""
+    reached: list[bool] = []
+
+    def vjp(*vector: Tensor) -> tuple[Tensor, ...]:
+        grads = _grad(outputs, inputs, vector, keep=True)
+        reached[:] = [grad is not None for grad in grads]
+        return tuple(grad for grad in grads if grad is not None)
+
+    found = iter(torch.vmap(vjp)(*vectors))
+    return [next(found) if there else None for there in reached]
+
+
+def _weighted_sum(weights: Tensor, stack: Tensor) -> Tensor:
+    """Return Σ weights_i stack_i. Half precision is summed in float32, without a copy of the stack."""
+    if stack.element_size() >= 4:
+        return torch.tensordot(weights.to(stack.dtype), stack, 1)
+    total = torch.zeros_like(stack[0], dtype=torch.float32)
+    for weight, row in zip(weights.float(), stack, strict=True):
+        total.addcmul_(row.float(), weight)
+    return total.to(stack.dtype)
+
+
+def _empty(edge: Edge, count: int) -> Tensor:
+    """Return memory for the gradients of `count` tasks at an edge."""
+    at = edge[0]._input_metadata[edge[1]]
+    return torch.empty(count, *at.shape, dtype=at.dtype, device=at.device)
+
+
+def _element_limit(targets: Sequence[Tensor]) -> int:
+    """Return how many elements of gradients may be held: the size of one gradient, which a plain step holds at its end.
+
+    On a GPU also a quarter of the memory in use, which activations make up in large part.
+    """
+    first = targets[0]
+    limit = max(MIN_ELEMENTS, sum(target.numel() for target in targets))
+    if first.is_cuda:
+        limit = max(limit, torch.cuda.memory_allocated(first.device) // (4 * first.element_size()))
+    return limit
+
+
+def _check_checkpoints(roots: Sequence[TaskRoot]) -> None:
+    """Raise an error if part of the graph will be created during the backward pass."""
+    nodes = graph_nodes([root.loss for root in roots], ())
+    if any(node.name() == "CheckpointFunctionBackward" for node in nodes):
+        raise RuntimeError(
+            "passes='lean' does not support reentrant checkpoints: pass use_reentrant=False to torch.utils.checkpoint, "
+            "or passes='loop' to the balancer"
+        )
+
+
+def _check_norms(gram: Tensor, lean: LeanPass) -> bool:
+    """Compare ‖Σ g_i‖² from the Gram matrix and from a lean pass with that from a plain pass; False if impossible.
+
+    A hook that changes the gradient of an intermediate tensor may run twice where a segment ends. Autograd has no
+    function that finds such hooks.
+
+    Raises:
+        RuntimeError: If the norms differ.
+    """
+    if gram.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    losses, vectors = [root.loss for root in lean.roots], [root.grad for root in lean.roots]
+    plain = torch.autograd.grad(losses, list(lean.targets), vectors, retain_graph=True, allow_unused=True)
+    expected = _squared_norm(plain)
+    del plain
+    found = _squared_norm(lean.combine(gram.new_ones(len(gram)), keep=True))
+    scale = len(gram) * float(gram.trace())
+    difference = max(abs(found - expected), abs(float(gram.sum()) - expected))
+    if not scale < float("inf"):
+        return False
+    if difference > (1e-3 if lean.targets[0].element_size() >= 4 else 1e-2) * scale:
+        raise RuntimeError(
+            "passes='lean' found other gradients than a plain backward pass, probably because a hook changes the "
+            "gradient of an intermediate tensor: pass passes='loop', or remove the hook"
+        )
+    return True
+
+
+def _squared_norm(grads: Sequence[Tensor | None]) -> float:
+    return sum(float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2 for g in grads if g is not None)

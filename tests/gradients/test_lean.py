@@ -1,0 +1,273 @@
+"""Lean passes: the same gradients as a loop for every kind of network, and clear errors where they are not supported."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from helpers.trunk_and_heads import AGGREGATIONS, TASKS, Net, assert_same_gradients, batch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import counterpoise as cp
+from counterpoise.gradients import lean
+
+NEEDS_ROWS = {"auto-lambda", "db-mtl", "excess-mtl", "graddrop", "m-config", "moco", "modo", "trimmed-mean"}
+BY_GRAM = [name for name in AGGREGATIONS if name not in NEEDS_ROWS]
+
+
+class Network(nn.Module):
+    """A trunk with three heads, in float64, whose parts tests replace."""
+
+    def __init__(self, trunk: nn.Module, width: int, tasks: int = 3) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.heads = nn.ModuleList(nn.Linear(width, 1) for _ in range(tasks))
+        self.double()
+
+    def losses(self, x: Tensor) -> list[Tensor]:
+        z = self.trunk(x)
+        return [(head(z) - k).square().mean() * 10**k for k, head in enumerate(self.heads)]
+
+
+def grads_of(net: nn.Module) -> dict[str, Tensor | None]:
+    return {name: None if p.grad is None else p.grad.clone() for name, p in net.named_parameters()}
+
+
+def compare(
+    build: Callable[[], Network], x: Tensor, shared: Callable[[Network], Any] | None = None, **options: Any
+) -> None:
+    """Assert that lean passes accumulate the gradients of a loop in two steps."""
+    found = []
+    for passes in ("loop", "lean"):
+        torch.manual_seed(0)
+        net = build()
+        balancer = cp.UPGrad(len(net.heads), passes=passes, **options)  # type: ignore[arg-type]
+        for _ in range(2):
+            torch.manual_seed(1)  # the masks of dropout
+            balancer.backward(net.losses(x), shared=(shared or (lambda n: n.trunk.parameters()))(net))
+        found.append(grads_of(net))
+    assert_same_gradients(*found)
+
+
+def wide(samples: int = 5) -> tuple[Callable[[], Network], Tensor]:
+    """Return a network whose layers are wide compared with the batch, and its inputs."""
+    layers = lambda: nn.Sequential(nn.Linear(16, 24), nn.Tanh(), nn.Linear(24, 20, bias=False), nn.Tanh())  # noqa: E731
+    return lambda: Network(layers(), 20), torch.randn(samples, 16, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", BY_GRAM)
+def test_every_gram_method_gets_the_gradients_of_a_loop(name: str) -> None:
+    found = []
+    for passes in ("loop", "lean"):
+        net = Net()
+        balancer = cp.make(name, TASKS, passes=passes)
+        for seed in range(2):
+            losses, _ = net.losses(*batch(seed))
+            balancer.backward(losses, shared=net.trunk.parameters())
+        found.append(net.grads() | {"weights": balancer.weights})
+    assert_same_gradients(*found)
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS_ROWS))
+def test_methods_that_need_task_gradients_refuse(name: str) -> None:
+    with pytest.raises(ValueError, match="needs the task gradients.*passes='loop'"):
+        cp.make(name, 3, passes="lean")
+
+
+def test_replicas_are_refused() -> None:
+    with pytest.raises(ValueError, match="batch_shape"):
+        cp.MGDA(3, passes="lean", batch_shape=2)
+
+
+@pytest.mark.parametrize("limit", [1 << 24, 300, 7])
+@pytest.mark.parametrize("samples", [5, 40])
+def test_segments_groups_and_pieces(monkeypatch: pytest.MonkeyPatch, samples: int, limit: int) -> None:
+    """Small limits cut the network into segments, divide a segment into groups, and read a parameter in pieces."""
+    monkeypatch.setattr(lean, "_element_limit", lambda _: limit)
+    build, x = wide(samples)
+    compare(build, x)
+
+
+class Block(nn.Module):
+    """A transformer block in evaluation of its own parts: attention, layer norms, residual connections."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(4, 8)
+        self.position = nn.Parameter(torch.randn(6, 8))
+        self.layers = nn.Sequential(*(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.2, batch_first=True) for _ in "ab"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(self.embed(x) + self.position).mean(1)
+
+
+def test_transformer_with_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lean, "_element_limit", lambda _: 1500)
+    compare(lambda: Network(Block(), 8), torch.randn(3, 6, 4, dtype=torch.float64))
+
+
+def test_convolution_and_batch_norm() -> None:
+    def build() -> Network:
+        layers = [nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 3, groups=1), nn.Flatten()]
+        return Network(nn.Sequential(*layers), 12)
+
+    compare(build, torch.randn(4, 2, 6, 6, dtype=torch.float64))
+
+
+class Tied(nn.Module):
+    """A layer that is used twice, and another one in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.other = nn.Linear(20, 20), nn.Linear(20, 20)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.other(self.layer(x).tanh()).tanh())
+
+
+def test_parameters_that_are_used_twice() -> None:
+    compare(lambda: Network(Tied(), 20), torch.randn(3, 20, dtype=torch.float64))
+
+
+def test_frozen_and_unshared_parameters_of_the_trunk() -> None:
+    """Leaves inside the shared graph that are not shared get the gradients of all losses."""
+
+    def build() -> Network:
+        net = wide()[0]()
+        net.trunk[0].bias.requires_grad_(False)  # type: ignore[index, union-attr, operator]
+        return net
+
+    compare(build, wide()[1], shared=lambda net: [net.trunk[2].weight])
+    compare(build, wide()[1], shared=lambda net: [net.trunk[0].weight])
+
+
+@pytest.mark.parametrize("form", ["stack", "vector", "sequence"])
+def test_forms_of_losses(form: str) -> None:
+    build, x = wide()
+    found = []
+    for passes in ("loop", "lean"):
+        torch.manual_seed(0)
+        net = build()
+        losses: Any = net.losses(x)
+        if form == "stack":
+            losses = torch.stack(losses)
+        if form == "vector":
+            losses = torch.cat([head(net.trunk(x)) for head in net.heads], 1).square().mean(0)
+        cp.CAGrad(3, passes=passes).backward(losses, shared=net.trunk.parameters())  # type: ignore[arg-type]
+        found.append(grads_of(net))
+    assert_same_gradients(*found)
+
+
+def test_aggregated_heads_and_weighting() -> None:
+    build, x = wide()
+    compare(build, x, heads="aggregated")
+    compare(build, x, weighting=cp.BPGS(3))
+
+
+def test_a_task_that_bypasses_the_others() -> None:
+    """One task depends on a part of the shared parameters only, one on none, one is absent."""
+    build, x = wide()
+    found = []
+    for passes in ("loop", "lean"):
+        torch.manual_seed(0)
+        net = build()
+        early = net.trunk[0](x).square().mean()  # type: ignore[index, operator]
+        free = net.heads[0].weight.square().sum()
+        losses = [*net.losses(x), early, free, early * torch.nan]
+        balancer = cp.UPGrad(6, passes=passes)  # type: ignore[arg-type]
+        balancer.backward(losses, shared=net.trunk.parameters())
+        found.append(grads_of(net) | {"weights": balancer.weights})
+    assert_same_gradients(*found)
+
+
+class NoBatch(torch.autograd.Function):
+    """An operation that vmap does not support."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        grads[0].sum().item()
+        return grads[0]
+
+
+class Opaque(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return NoBatch.apply(x)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def test_operations_without_vmap() -> None:
+    compare(lambda: Network(nn.Sequential(nn.Linear(16, 20), Opaque(), nn.Linear(20, 12)), 12), wide()[1])
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.reentrant = reentrant
+        self.layers = nn.Sequential(nn.Linear(16, 20), nn.Tanh(), nn.Dropout(0.3), nn.Linear(20, 12))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.layers, x, use_reentrant=self.reentrant)  # type: ignore[no-any-return]
+
+
+def test_checkpoints() -> None:
+    x = wide()[1].requires_grad_()
+    compare(lambda: Network(Checkpointed(reentrant=False), 12), x)
+    net = Network(Checkpointed(reentrant=True), 12)
+    with pytest.raises(RuntimeError, match="reentrant.*passes='loop'"):
+        cp.UPGrad(3, passes="lean").backward(net.losses(x), shared=net.trunk.parameters())
+
+
+def test_a_hook_that_would_run_twice_is_found() -> None:
+    build, x = wide()
+    net = build()
+    z = net.trunk(x)
+    z.register_hook(lambda grad: 3 * grad)
+    losses = [head(z).square().mean() for head in net.heads]
+    with pytest.raises(RuntimeError, match="hook"):
+        cp.UPGrad(3, passes="lean").backward(losses, shared=net.trunk.parameters(), retain_graph=True)
+
+
+def test_hooks_of_parameters_run() -> None:
+    def build() -> Network:
+        net = wide()[0]()
+        net.trunk[0].weight.register_hook(lambda grad: 2 * grad)  # type: ignore[index, union-attr, operator]
+        return net
+
+    compare(build, wide()[1])
+
+
+def test_graph_is_freed_unless_retained() -> None:
+    build, x = wide()
+    net = build()
+    losses, balancer = net.losses(x), cp.PCGrad(3, passes="lean")
+    balancer.backward(losses, shared=net.trunk.parameters(), retain_graph=True)
+    balancer.backward(losses, shared=net.trunk.parameters())
+    with pytest.raises(RuntimeError, match="second time"):
+        balancer.backward(losses, shared=net.trunk.parameters())
+
+
+def test_no_task_reaches_the_shared_parameters() -> None:
+    net = wide()[0]()
+    unrelated = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="no task depends"):
+        cp.MGDA(3, passes="lean").backward(net.losses(wide()[1]), shared=unrelated.parameters())
+
+
+def test_auto_uses_lean_passes_for_many_tasks_and_falls_back_to_a_loop() -> None:
+    """With reentrant checkpoints, which lean passes do not support, the loop computes the same gradients."""
+    x = torch.randn(4, 16, dtype=torch.float64, requires_grad=True)
+    for reentrant in (False, True):
+        found = []
+        for passes in ("loop", "auto"):
+            torch.manual_seed(0)
+            net = Network(Checkpointed(reentrant), 12, tasks=16)
+            net.eval()
+            balancer = cp.UPGrad(16, passes=passes)  # type: ignore[arg-type]
+            balancer.backward(net.losses(x), shared=net.trunk.parameters())
+            found.append(grads_of(net))
+        assert_same_gradients(*found)
+        assert balancer._backward.lean.checked is not reentrant
