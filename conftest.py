@@ -19,6 +19,7 @@ MAY_SKIP = {
     "tests/gradients/test_training_loop.py": "needs a torch that exposes retain_graph",
     "tests/lab/atlas/test_atlas.py": "needs Chromium",
     "tests/lab/data/test_nyuv2.py": "needs NYUv2 (COUNTERPOISE_DATA)",
+    "tests/lab/data/test_qm9_pack.py": "needs RDKit, or QM9 (COUNTERPOISE_DATA)",
     "tests/lab/data/test_tabular.py": "needs the real data",
     "tests/lab/engine/test_cuda_dense.py": "needs a CUDA device",
     "tests/lab/engine/test_executors.py": "needs Ray",
