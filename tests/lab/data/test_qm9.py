@@ -9,7 +9,9 @@ import torch
 from counterpoise.lab.data import DataError
 from counterpoise.lab.data.qm9 import (
     ATOMS,
+    ELEMENTS,
     FILE,
+    MEV,
     REFERENCES,
     SINGLE_TASK_MAE,
     TARGETS,
@@ -71,20 +73,25 @@ def test_features_of_benzene_with_and_without_aromaticity(packed: Packed) -> Non
 
 
 def test_targets_equal_the_published_ones(packed: Packed) -> None:
-    """The row of methane in torch_geometric's QM9, which takes the atomisation energies from MoleculeNet."""
-    published = {"mu": 0.0, "alpha": 13.21, "homo": -10.5499, "lumo": 3.1865, "R2": 35.3641, "ZPVE": 1.2177}
-    published |= {"U0": -17.1722, "U": -17.2868, "H": -17.3897, "G": -16.1519, "cv": 6.4690}
-    found = one(packed, 1).targets[0]
-    for name, unit, value in zip(TARGETS, UNITS, found.tolist(), strict=True):
-        assert value / (1000 if unit == "meV" else 1) == pytest.approx(published[name], abs=6e-5), name
+    """The row of methane in MoleculeNet, with orbital energies in hartree and atomisation energies in kcal/mol."""
+    published = {"mu": 0.0, "alpha": 13.21, "R2": 35.3641, "cv": 6.469}
+    hartree = {"homo": -0.3877, "lumo": 0.1171, "ZPVE": 0.044749}
+    kcal = {"U0": -395.999594594, "U": -398.643290011, "H": -401.014646522, "G": -372.471772148}
+    published |= {name: value * 27_211.386 for name, value in hartree.items()}
+    published |= {name: value * 43.364_10 for name, value in kcal.items()}
+    found = dict(zip(TARGETS, one(packed, 1).targets[0].tolist(), strict=True))
+    assert found == pytest.approx(published, rel=2e-6)
 
 
-def test_reference_energies_differ_by_thermal_terms() -> None:
-    """For atoms U − U0 is 3/2 RT, and H − U is RT, at 298.15 K."""
-    thermal = 8.31446 * 298.15 / 2_625_499.6  # RT in hartree
-    for zero, room, enthalpy, _ in REFERENCES.values():
-        assert room - zero == pytest.approx(1.5 * thermal, abs=1.5e-6)
-        assert enthalpy - room == pytest.approx(thermal, abs=1.5e-6)
+def test_reference_energies_equal_those_of_torch_geometric() -> None:
+    electronvolts = [  # of H, C, N, O and F: U0, U, H and G
+        [-13.61312172, -1029.86312267, -1485.30251237, -2042.61123593, -2713.48485589],
+        [-13.5745904, -1029.82456413, -1485.26398105, -2042.5727046, -2713.44632457],
+        [-13.54887564, -1029.79887659, -1485.2382935, -2042.54701705, -2713.42063702],
+        [-13.90303183, -1030.25891228, -1485.71166277, -2043.01812778, -2713.88796536],
+    ]
+    found = np.array([REFERENCES[number] for number in ELEMENTS]).T * MEV / 1000
+    np.testing.assert_allclose(found, electronvolts, rtol=2e-7)  # torch_geometric uses the hartree of 2014
 
 
 def test_molecules_are_consistent(molecules: Molecules, packed: Packed) -> None:
