@@ -41,7 +41,7 @@ def main() -> None:
             store.finish(run, *fake_run(run, tasks, EPOCHS[run.study]))
         out = Path(folder) / "page"
         start = time.perf_counter()
-        command = ["-m", "counterpoise.lab.cli.app", "report", str(store.root), "-o", str(out)]
+        command = ["-m", "counterpoise", "report", str(store.root), "-o", str(out)]
         subprocess.run([sys.executable, *command], check=True)
         seconds = time.perf_counter() - start
         used = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 from helpers.browser import Open, overflow
+from helpers.commands import app
 from helpers.paths import ROOT
 from helpers.process_group import run_script
 from sphinx.cmd.build import main as build
 from typer.main import get_command
 
 import counterpoise as cp
-from counterpoise.lab.cli.app import app
 
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]

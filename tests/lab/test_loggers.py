@@ -7,9 +7,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers.commands import app
 from typer.testing import CliRunner, Result
 
-from counterpoise.lab.cli.app import app
 from counterpoise.lab.engine import Store, execute, plan
 from counterpoise.lab.loggers import TAG, MLflow, RunLoggers, TensorBoard, scalars_by_epoch
 from counterpoise.lab.studies import STUDIES, Cell

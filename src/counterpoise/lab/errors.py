@@ -1,4 +1,4 @@
-"""Errors that the command line reports as one line instead of a traceback."""
+"""Errors and warnings that the command line reports as one line."""
 
 
 class UsageError(ValueError):
@@ -7,6 +7,22 @@ class UsageError(ValueError):
 
 class ReportError(RuntimeError):
     """Raised when all runs are finished but their report cannot be written."""
+
+
+class DataError(ValueError):
+    """Raised for an invalid data file. The message names the file, what was expected and what was found."""
+
+
+class LoggerError(RuntimeError):
+    """Raised when a logger cannot be used."""
+
+
+class RunError(RuntimeError):
+    """Raised when a batch of runs failed, with the error of its worker."""
+
+
+class CorruptWarning(UserWarning):
+    """A file on disk is damaged. Its run or batch is repeated."""
 
 
 def describe_os_error(error: OSError) -> str:

@@ -13,15 +13,12 @@ from typing import Any, Protocol
 from .._files import atomic_path
 from .engine import Run, Store
 from .engine.store import RESULT, digest
+from .errors import LoggerError
 from .studies import Cell
 
 MARK = "logged"  # name of the file or tag that holds the digest of the logged result
 TAG = "counterpoise.run"
 MLFLOW_BATCH = 1000  # the most metrics per request
-
-
-class LoggerError(RuntimeError):
-    """Raised when a logger cannot be used."""
 
 
 class RunLogger(Protocol):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from helpers.browser import Open, overflow
+from helpers.commands import app
 from typer.testing import CliRunner
 
 import counterpoise as cp
 from counterpoise.lab.atlas import render_atlas
-from counterpoise.lab.cli.app import app
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

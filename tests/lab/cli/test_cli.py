@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.commands import app
 from helpers.fake_runs import fake_run
 from helpers.paths import ROOT
 from typer.testing import CliRunner, Result
 
 import counterpoise as cp
-from counterpoise.lab.cli.app import app
 from counterpoise.lab.engine import Store
 from counterpoise.lab.studies import STUDIES
 

@@ -8,6 +8,7 @@ from importlib.machinery import ModuleSpec
 from typing import Any
 
 import pytest
+from helpers.paths import ROOT
 
 from counterpoise.lab.cli import main
 
@@ -22,14 +23,15 @@ for name in sys.argv[1:]:
         os._exit(0)
     os.waitpid(child, 0)
 """
-COMMANDS, APP, LIBRARY = "counterpoise.lab.cli", "counterpoise.lab.cli.app", "counterpoise.lab.workflows"
+COMMANDS, APP, LIBRARY = "counterpoise.lab.cli", "helpers.commands", "counterpoise.lab.workflows"
+METHODS = "counterpoise.lab.cli.methods"
 
 
 @pytest.fixture(scope="module")
 def loaded() -> dict[str, set[str]]:
     """The modules that are loaded after each import."""
-    probe = [sys.executable, "-c", PROBE, COMMANDS, APP, LIBRARY]
-    done = subprocess.run(probe, capture_output=True, text=True, check=True)
+    probe = [sys.executable, "-c", PROBE, COMMANDS, METHODS, APP, LIBRARY]
+    done = subprocess.run(probe, capture_output=True, text=True, check=True, cwd=ROOT / "tests")
     return {name: set(modules) for name, modules in map(json.loads, done.stdout.splitlines())}
 
 
@@ -54,6 +56,11 @@ def test_missing_extra_exits_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_importing_the_package_of_commands_does_not_import_typer(loaded: dict[str, set[str]]) -> None:
     assert not loaded[COMMANDS] & {"typer", "rich"}
+
+
+def test_listing_the_methods_does_not_import_the_studies(loaded: dict[str, set[str]]) -> None:
+    assert "typer" in loaded[METHODS]
+    assert not any(name.startswith(("counterpoise.lab.engine", "counterpoise.lab.studies")) for name in loaded[METHODS])
 
 
 def test_importing_the_app_does_not_import_plotting_libraries(loaded: dict[str, set[str]]) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.commands import app
 from sklearn.datasets import _openml
 from typer.testing import CliRunner
 
-from counterpoise.lab.cli.app import app
 from counterpoise.lab.data import CATALOGUE, DataError, load
 from counterpoise.lab.data.fetch import fetch
 from counterpoise.lab.data.tabular import CatalogueEntry, content_digest

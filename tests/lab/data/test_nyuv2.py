@@ -12,11 +12,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from helpers.commands import app
 from PIL import Image
 from scipy.io import savemat
 from typer.testing import CliRunner
 
-from counterpoise.lab.cli.app import app
 from counterpoise.lab.data import DataError, cache
 from counterpoise.lab.data.arff import CACHE_VARIABLE
 from counterpoise.lab.data.dense import load_images

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.commands import app
 from typer.testing import CliRunner
 
-from counterpoise.lab.cli.app import app
 from counterpoise.lab.data import DataError, qm9_pack
 from counterpoise.lab.data.locations import SOURCES, data_folder, is_present
-from counterpoise.lab.data.qm9 import FILE, HYDROGENS, SP, unpack
+from counterpoise.lab.data.qm9 import FILE, HYDROGENS, SP
 from counterpoise.lab.data.qm9_file import PUBLISHED, digest, read_packed, select
 from counterpoise.lab.data.qm9_graph import Graph, MatchError, molecular_graph
 from counterpoise.lab.data.qm9_pack import pack_records
@@ -126,16 +126,10 @@ def test_pack_command_writes_the_file(source: Path, tmp_path: Path, monkeypatch:
 
 @pytest.mark.skipif(not is_present(QM9, data_folder()), reason="needs QM9 in COUNTERPOISE_DATA")
 def test_real_file_contains_the_published_molecules() -> None:
-    """Means and deviations are those of torch_geometric's QM9."""
     path = (data_folder() or Path()) / FILE
     packed = read_packed(path)
     assert (len(packed.index), digest(packed, PUBLISHED)) == (qm9_pack.MOLECULES, qm9_pack.DIGEST)
     assert path.stat().st_size < 30e6
-    targets = unpack(packed).targets
-    means = [2.6730, 75.281, -6536.5, 322.04, 1189.4, 4056.9, -76116, -76580, -77018, -70837, 31.620]
-    deviations = [1.5035, 8.1738, 597.74, 1274.9, 280.48, 901.72, 10324, 10415, 10489, 9498.3, 4.0676]
-    np.testing.assert_allclose(targets.mean(0), means, rtol=1e-4)
-    np.testing.assert_allclose(targets.std(0), deviations, rtol=1e-4)
 
 
 def test_list_tells_how_to_get_the_data(tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ import lzma
 from pathlib import Path
 
 import pytest
+from helpers.commands import app
 from helpers.fake_runs import fake_run
 from typer.testing import CliRunner
 
-from counterpoise.lab.cli.app import app
 from counterpoise.lab.data.visualisation import PREDICTED, TRUTH
 from counterpoise.lab.engine import CorruptWarning, Store
 from counterpoise.lab.engine.archive import SUFFIX, ArchivedRun, ArchivedStore, DamagedLine, pack, read_archive

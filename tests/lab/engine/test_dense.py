@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.commands import app
 from helpers.engine_runs import result_files
 from PIL import Image
 from torch import Tensor, nn
@@ -18,7 +19,6 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import counterpoise as cp
-from counterpoise.lab.cli.app import app
 from counterpoise.lab.data.augment import augment_batch, draw_augmentation, evaluation_batch, mix_seed
 from counterpoise.lab.data.dense import load_images
 from counterpoise.lab.data.images import CLASSES

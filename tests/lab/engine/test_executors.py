@@ -1,21 +1,20 @@
 """All executors write identical results, and replace workers that crash."""
 
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.commands import app
 from helpers.engine_runs import result_files, small_batches
-from helpers.paths import ROOT
 from typer.testing import CliRunner
 
-from counterpoise.lab.cli.app import app
 from counterpoise.lab.engine import RunBatch, RunError, Store, make_executor, recipe, run_batches
 from counterpoise.lab.engine.executors import ProcessExecutor
 from counterpoise.lab.engine.jobs import Job
@@ -54,17 +53,11 @@ def test_a_killed_worker_is_replaced(tmp_path: Path) -> None:
     assert result_files(tmp_path / "killed") == result_files(tmp_path / "uninterrupted")
 
 
-PARENT = """
-import sys, time
-from pathlib import Path
-from helpers.engine_runs import small_batches
-from counterpoise.lab.engine.executors import ProcessExecutor
-
-if __name__ == "__main__":
-    job = ProcessExecutor(1).start(small_batches(10**6)[0], Path(sys.argv[1]))
-    print(job.process.pid, flush=True)
+def start_long_batch(root: Path, sender: Connection) -> None:
+    """Start a batch that takes hours, send the id of its process, and wait."""
+    job: Any = ProcessExecutor(1).start(small_batches(10**6)[0], root)
+    sender.send(job.process.pid)
     time.sleep(600)
-"""
 
 
 def alive(pid: int) -> bool:
@@ -76,15 +69,14 @@ def alive(pid: int) -> bool:
 
 
 def test_workers_exit_when_their_parent_is_killed(tmp_path: Path) -> None:
-    script = tmp_path / "parent.py"
-    script.write_text(PARENT)
-    path = os.pathsep.join([str(ROOT / "tests"), *sys.path])
-    command = [sys.executable, str(script), str(tmp_path / "runs")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path}) as parent:
-        assert parent.stdout is not None
-        worker = int(parent.stdout.readline())
-        assert alive(worker)
-        parent.kill()
+    context = multiprocessing.get_context("forkserver")  # a forked parent needs no imports
+    receiver, sender = context.Pipe(duplex=False)
+    parent = context.Process(target=start_long_batch, args=(tmp_path, sender))
+    parent.start()
+    worker = receiver.recv()
+    assert alive(worker)
+    parent.kill()
+    parent.join()
     for _ in range(600):
         if not alive(worker):
             return
@@ -111,16 +103,40 @@ def test_the_error_of_a_worker_is_raised(tmp_path: Path) -> None:
         run_batches([broken], tmp_path, executor)
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A Ray cluster of one node, to which a test can add others."""
+    pytest.importorskip("ray", reason="needs Ray")
+    from ray.cluster_utils import Cluster
+
+    # A lost node is noticed after a fraction of a second instead of 15 seconds.
+    checks = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 100, "health_check_failure_threshold": 5}
+    head = {"num_cpus": 1, "include_dashboard": False, "_system_config": checks}
+    started = Cluster(initialize_head=True, head_node_args=head)
+    yield started
+    started.shutdown()  # type: ignore[no-untyped-call]
+
+
 @pytest.mark.parametrize("name", ["inline", "processes", "ray"])
-def test_disk_errors_are_reported_in_one_line(name: Any, tmp_path: Path) -> None:
-    if name == "ray":
-        pytest.importorskip("ray", reason="needs Ray")
+def test_disk_errors_are_reported_in_one_line(
+    name: Any, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "ray":  # with this variable, Ray uses the cluster instead of starting one
+        monkeypatch.setenv("RAY_ADDRESS", request.getfixturevalue("cluster").address)
     (tmp_path / "file").touch()
     batch = small_batches()[0]
     with make_executor(name) as executor, pytest.raises(RunError, match=r"Not a directory: '.*/file/") as raised:
         run_batches([batch], tmp_path / "file", executor)
     assert str(raised.value).startswith(f"{batch} failed: ")
     assert "\n" not in str(raised.value)
+
+
+def run_command(arguments: list[str], errors: Path) -> None:
+    """Run a command. Its standard error, and that of the workers it starts, goes to a file."""
+    os.environ["COLUMNS"] = "1000"
+    with errors.open("w") as file:
+        os.dup2(file.fileno(), 2)
+    app(arguments)
 
 
 def test_data_errors_are_reported_in_one_line(tmp_path: Path) -> None:
@@ -130,9 +146,11 @@ def test_data_errors_are_reported_in_one_line(tmp_path: Path) -> None:
     command += ["--out", str(tmp_path / "runs"), "--executor"]
     inline = CliRunner().invoke(app, [*command, "inline"], env={"COLUMNS": "1000"})
     # A process of its own, because workers write to its standard error, not to a replacement within Python.
-    call = [sys.executable, "-m", "counterpoise.lab.cli.app", *command, "processes"]
-    ran = subprocess.run(call, capture_output=True, text=True, env={**os.environ, "COLUMNS": "1000"})
-    for code, errors in ((inline.exit_code, inline.stderr), (ran.returncode, ran.stderr)):
+    arguments = ([*command, "processes"], tmp_path / "errors")
+    process = multiprocessing.get_context("forkserver").Process(target=run_command, args=arguments)
+    process.start()
+    process.join()
+    for code, errors in ((inline.exit_code, inline.stderr), (process.exitcode, arguments[1].read_text())):
         assert code == 2
         (line,) = errors.strip().splitlines()
         assert f"{tmp_path}/rf1/rf1.arff: expected a complete ARFF table" in line
@@ -153,15 +171,12 @@ def crash(node: Any) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_a_ray_cluster_loses_a_node_but_no_result(tmp_path: Path) -> None:
+def test_a_ray_cluster_loses_a_node_but_no_result(cluster: Any, tmp_path: Path) -> None:
     ray = pytest.importorskip("ray", reason="needs Ray")
-    from ray.cluster_utils import Cluster
-
     batches, started = small_batches(25), []
     killed: list[Any] = []
     with make_executor("inline") as executor:
         run_batches(batches, tmp_path / "uninterrupted", executor)
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     second_node = cluster.add_node(num_cpus=1)
     ray.init(address=cluster.address, log_to_driver=False)
 
@@ -184,7 +199,6 @@ def test_a_ray_cluster_loses_a_node_but_no_result(tmp_path: Path) -> None:
             run_batches(batches, tmp_path / "ray", CountingExecutor(), kill_the_second_node)
     finally:
         ray.shutdown()
-        cluster.shutdown()  # type: ignore[no-untyped-call]
     assert killed
     assert len(started) == len(batches) + 1
     assert result_files(tmp_path / "ray") == result_files(tmp_path / "uninterrupted")

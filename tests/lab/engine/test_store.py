@@ -12,7 +12,6 @@ import torch
 from helpers.engine_runs import result_files
 
 from counterpoise.lab.engine import (
-    CorruptWarning,
     Run,
     RunBatch,
     Store,
@@ -23,6 +22,7 @@ from counterpoise.lab.engine import (
     spec,
 )
 from counterpoise.lab.engine.config import parse_run
+from counterpoise.lab.errors import CorruptWarning
 from counterpoise.lab.studies import STUDIES, Study
 from counterpoise.lab.studies.base import BPGS, KENDALL, SYNTHETIC_SCHEDULE, UWSO
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from helpers.browser import Open, overflow
+from helpers.commands import app
 from helpers.fake_runs import fake_run
 from typer.testing import CliRunner
 
-from counterpoise.lab.cli.app import app
 from counterpoise.lab.data.visualisation import PREDICTED, TRUTH
 from counterpoise.lab.engine import Store, spec
 from counterpoise.lab.report import collect_runs, write_page

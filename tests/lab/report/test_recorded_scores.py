@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from helpers.commands import app
 from helpers.fake_runs import fake_run
 from typer.testing import CliRunner
 
-from counterpoise.lab.cli.app import app
 from counterpoise.lab.engine import Store
 from counterpoise.lab.report import Report, write_page
 from counterpoise.lab.report.figures.spec import FigureSpec

@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers import toy_table
+from helpers.commands import app
 from helpers.paths import ROOT
 from rich.console import Console
 from scipy import stats
 from typer.testing import CliRunner
 
-from counterpoise.lab.cli.app import app
 from counterpoise.lab.data import CATALOGUE
 from counterpoise.lab.engine import Run, Store, execute, make_run_batches
 from counterpoise.lab.report import Report, collect_runs, latex, ledger, ranks, saturation, tables, write_page

@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from helpers.commands import app
 from typer.testing import CliRunner
 
 import counterpoise as cp
-from counterpoise.lab.cli.app import app
 from counterpoise.lab.engine import RunError, recipe
 from counterpoise.lab.errors import UsageError
 from counterpoise.lab.workflows import Comparison, compare

@@ -1,31 +1,40 @@
-"""The application: all commands, and how it starts."""
+"""The application: its commands, and how it starts."""
 
 import io
 import sys
 import warnings
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 import counterpoise as cp
 
-from ..engine import CorruptWarning
-from .compare import compare
-from .data import data
-from .listing import methods, studies
-from .pack import pack
-from .page import atlas, report
-from .reproduce import reproduce
-from .show import show
+from ..errors import CorruptWarning
 from .terminal import ErrorReportingGroup, print_line
 
-app = typer.Typer(
-    cls=ErrorReportingGroup,
-    no_args_is_help=True,
-    pretty_exceptions_show_locals=False,
-)
-for command in (methods, studies, reproduce, compare, show, atlas, report, pack, data):
-    app.command()(command)
+COMMANDS = {
+    "methods": "methods",
+    "studies": "studies",
+    "reproduce": "reproduce",
+    "compare": "compare",
+    "show": "show",
+    "atlas": "page",
+    "report": "page",
+    "pack": "pack",
+    "data": "data",
+}
+"""Command → module of this folder that defines it."""
+
+
+def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """Return the application with the given commands. Only their modules are imported."""
+    app = typer.Typer(cls=ErrorReportingGroup, no_args_is_help=True, pretty_exceptions_show_locals=False)
+    app.callback()(_common_options)
+    for name in names:
+        app.command()(getattr(import_module(f".{COMMANDS[name]}", __package__), name))
+    return app
 
 
 def _print_version(wanted: bool) -> None:
@@ -34,7 +43,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _common_options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
@@ -43,15 +51,11 @@ def _common_options(
     """Balance the losses of multi-task models, and reproduce the paper."""
 
 
-def main() -> None:
+def run(arguments: Sequence[str]) -> None:
     """Run the command line with warnings as single lines."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # print "?" on terminals that cannot encode "×"
     warnings.simplefilter("always", CorruptWarning)
     warnings.showwarning = lambda message, *_: print_line(str(message), ("warning:", "yellow"), stderr=True)
-    app()
-
-
-if __name__ == "__main__":
-    main()
+    make_app(arguments[:1] if arguments and arguments[0] in COMMANDS else COMMANDS)(arguments)

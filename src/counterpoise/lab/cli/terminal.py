@@ -10,10 +10,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
-from ..data.arff import DataError
-from ..engine import RunError
-from ..errors import ReportError, UsageError, describe_os_error
-from ..loggers import LoggerError
+from ..errors import DataError, LoggerError, ReportError, RunError, UsageError, describe_os_error
 
 console = Console()
 

@@ -1,6 +1,6 @@
 """Data sets and synthetic problems."""
 
-from .arff import DataError
+from ..errors import DataError
 from .synthetic import PROBLEMS, Dataset, Problem, factors, training_factors
 from .tabular import CATALOGUE, Split, Tabular, load
 

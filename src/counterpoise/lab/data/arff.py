@@ -12,16 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import DataError
 from ..files import write_atomic
 
 CACHE_VARIABLE = "COUNTERPOISE_CACHE"
 LAYOUT = 1  # version of the cache files; increase it when their layout changes
 
 Matrix = NDArray[np.float64]
-
-
-class DataError(ValueError):
-    """Raised for an invalid data file. The message names the file, what was expected and what was found."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
+from ..errors import DataError
 from . import normals, nyuv2
-from .arff import DataError
 from .cache import load_cached
 from .images import Images
 from .locations import VARIABLE, data_folder

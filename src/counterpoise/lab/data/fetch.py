@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ..errors import DataError
 from ..files import write_atomic
-from .arff import DataError, Matrix
+from .arff import Matrix
 from .tabular import CATALOGUE, MULTI_LABEL, content_digest
 
 FETCHABLE = {"yeast": 4}

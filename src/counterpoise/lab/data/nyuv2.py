@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .arff import DataError
+from ..errors import DataError
 from .images import CLASSES, FARTHEST, Images
 from .normals import KINECT, normals
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..._files import atomic_path
-from .arff import DataError
+from ..errors import DataError
 from .images import CLASSES, FARTHEST, IGNORED, Images
 from .nyuv2 import LEVELS, SIZE, nyuv2_normals
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .arff import DataError
+from ..errors import DataError
 from .qm9_file import RESOLUTION, Packed, read_packed, select
 from .qm9_source import PROPERTIES
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import DataError
 from ..files import read_regular, write_atomic
-from .arff import DataError
 
 LAYOUT = 1  # version of the file; increase it when its layout changes
 RESOLUTION = 1e-4  # Å

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .arff import DataError
+from ..errors import DataError
 from .qm9_file import PUBLISHED, RESOLUTION, Packed, digest, write_packed
 from .qm9_graph import Graph, MatchError, molecular_graph
 from .qm9_source import Record, csv_folder, read_records

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .arff import DataError
+from ..errors import DataError
 
 FILES = ("qm9_part1.csv", "qm9_part2.csv", "qm9_part3.csv")
 NUMBERS = {"H": 1, "C": 6, "N": 7, "O": 8, "F": 9}

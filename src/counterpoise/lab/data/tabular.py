@@ -10,8 +10,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import DataError
 from . import arff
-from .arff import DataError, Matrix, Table
+from .arff import Matrix, Table
 
 MULTI_LABEL = "Mulan's multi-label data sets, https://mulan.sourceforge.net/datasets-mlc.html"
 MULTI_TARGET = "Mulan's multi-target data sets, https://mulan.sourceforge.net/datasets-mtr.html"

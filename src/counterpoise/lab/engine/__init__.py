@@ -1,10 +1,10 @@
 """Training of runs: configuration, trainers, batches of runs, results on disk, executors."""
 
+from ..errors import CorruptWarning, RunError
 from .batching import RunBatch, available_cpus, execute, make_run_batches, plan
 from .config import Recipe, Run, Schedule, Spec, recipe, spec
 from .executors import ExecutorName, make_executor, run_batches
-from .jobs import RunError
-from .store import CorruptWarning, Store
+from .store import Store
 from .trainer import Trainer
 
 __all__ = [

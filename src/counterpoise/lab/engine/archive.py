@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.visualisation import PREDICTED
+from ..errors import CorruptWarning
 from ..files import parse_json, read_regular, write_atomic
 from .config import Run, parse_run
 from .run_content import check_content
@@ -24,7 +25,6 @@ from .store import (
     DESCRIPTION,
     HISTORY,
     RESULT,
-    CorruptWarning,
     Store,
     digest,
     encode,

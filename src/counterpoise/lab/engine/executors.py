@@ -15,9 +15,10 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any, Literal
 
+from ..errors import RunError
 from . import torchrun
 from .batching import RunBatch, available_cpus, execute
-from .jobs import EXTERNAL_ERRORS, CrashError, Executor, Job, RunError
+from .jobs import EXTERNAL_ERRORS, CrashError, Executor, Job
 
 ExecutorName = Literal["inline", "processes", "ray"]
 ATTEMPTS = 3

@@ -3,16 +3,12 @@
 from pathlib import Path
 from typing import Protocol
 
-from ..data import DataError
+from ..errors import DataError
 from .batching import RunBatch
 from .function_trainer import FunctionError
 
 EXTERNAL_ERRORS = (DataError, FunctionError, OSError)
 """Errors of data, of disks, or of what a user's function returns. Their message suffices; a traceback adds nothing."""
-
-
-class RunError(RuntimeError):
-    """Raised when a batch of runs failed, with the error of its worker."""
 
 
 class CrashError(Exception):

@@ -11,9 +11,10 @@ import ray
 
 from ..data.arff import CACHE_VARIABLE
 from ..data.locations import VARIABLE
+from ..errors import RunError
 from .batching import RunBatch, execute
 from .function_trainer import FOLDER_VARIABLE
-from .jobs import EXTERNAL_ERRORS, CrashError, Job, RunError
+from .jobs import EXTERNAL_ERRORS, CrashError, Job
 from .store import Store
 
 

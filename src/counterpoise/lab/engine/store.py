@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..._json import replace_nonfinite
+from ..errors import CorruptWarning
 from ..files import parse_json, read_regular, write_atomic
 from .config import Run
 from .run_content import check_content
@@ -27,10 +28,6 @@ DESCRIPTION, HISTORY, RESULT, CHECKPOINT, PROGRESS, CIRCUMSTANCES, MEMBERS = (
     "circumstances.json",
     "members.json",
 )
-
-
-class CorruptWarning(UserWarning):
-    """A file on disk is damaged. Its run or batch is repeated."""
 
 
 class Store:

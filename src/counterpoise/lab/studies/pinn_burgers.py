@@ -17,8 +17,8 @@ PAPER = published(
     }
 )
 
-# In the authors' public code, DCGD on this equation (and on no other) never steps the learning rate's schedule, and each
-# side has 42 points: the conditions below that are not the main one.
+# In the authors' public code, DCGD keeps its learning rate constant on this equation, and on no other, and there are 42
+# points on each side.
 STUDY = make_study(
     "pinn-burgers",
     "Burgers equation",
