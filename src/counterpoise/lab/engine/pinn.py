@@ -2,9 +2,7 @@
 
 import base64
 import math
-import os
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -13,78 +11,41 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...weighting._gradients import Schedule as MeasurementSchedule
-from .balancer_groups import BalancerGroups
 from .config import Run
-from .cuda_graphs import CudaGraphStep
-from .optim import ReplicaOptimizer, schedule_factor
+from .optim import schedule_factor
 from .pinn_workload import PinnWorkload
+from .stack_trainer import Pattern, StackTrainer, rounded
 from .task_losses import balanced_gradient
 from .torch_settings import disable_onednn
+from .trainer import peak_z_over_tau
 
 FIELD_POINTS = 40  # points of the saved solution in each direction
 FIELD_SEEDS = (0, 5)  # seeds whose solution is saved
 METRICS = ("rel_l2", "rel_l2_last")
 
-Pattern = tuple[bool, ...]
-"""Which of the balancers' schedules measure gradients in a step."""
 
-
-class PinnTrainer:
+class PinnTrainer(StackTrainer):
     """Train runs on one differential equation together. Methods of all spaces can be mixed.
 
     An epoch is a fixed number of steps. The network at the lowest training loss, the sum of the losses of a step, is
     kept; its error is reported. On CUDA, steps are replayed as a CUDA graph; COUNTERPOISE_GRAPH=0 disables this.
     """
 
+    workload: PinnWorkload
+
     def __init__(self, runs: Sequence[Run]) -> None:
-        first, device = runs[0], runs[0].device
-        self.runs, self.schedule, self.device = list(runs), first.schedule, device
-        self.workload = PinnWorkload(runs)
-        self.balancers = BalancerGroups(runs, self.workload.tasks, device, "loop")
-        self.network = ReplicaOptimizer(
-            self.workload.network.layers(),  # type: ignore[arg-type]
-            len(runs),
-            optimizer=self.schedule.optimizer,
-            lr=[run.network_lr for run in runs],
-            weight_decay=[run.schedule.weight_decay for run in runs],
-            clip=[run.network_clip for run in runs],
-            gain=[run.recipe.network_gain for run in runs],
-            capturable=True,
-        )
-        self.optimizers = [self.network, *(optimizer for _, optimizer in self.balancers.optimizers(capturable=True))]
-        self.epoch = self.steps = 0
-        self.history: list[list[dict[str, Any]]] = [[] for _ in runs]
+        super().__init__(runs, PinnWorkload(runs))
+        device = self.device
         # The step reads and writes these tensors in place, so that a CUDA graph can replay it.
         self.rate_factor = torch.ones((), device=device)
-        self.log = torch.zeros(2, len(runs), len(self.workload.tasks), device=device)
         self.best_loss = torch.full((len(runs), 1), torch.inf, device=device)
         self.best_step = torch.zeros(len(runs), 1, dtype=torch.float64, device=device)
         self.best_value = self.network.value.clone()
-        self.schedules = [module for module in self.balancers.modules() if isinstance(module, MeasurementSchedule)]
-        self.programs: dict[Pattern, Callable[[], None]] = {}
-
-    @property
-    def done(self) -> bool:
-        return self.epoch >= self.schedule.epochs
 
     @property
     def latest_value(self) -> float:
         """The relative error of the last epoch, averaged over the runs."""
         return float(np.mean([rows[-1]["metrics"]["rel_l2"] for rows in self.history])) if self.epoch else 0.0
-
-    def advance(self) -> None:
-        """Run the next step, on CUDA as a replay of the graph for its measurements."""
-        due = tuple(self.steps % schedule.every == 0 for schedule in self.schedules)
-        if due not in self.programs:
-            self.programs[due] = self._program(due)
-        self.programs[due]()
-        self.steps += 1
-
-    def _program(self, due: Pattern) -> Callable[[], None]:
-        step = partial(self.step, due)
-        graphs = torch.device(self.device).type == "cuda" and os.environ.get("COUNTERPOISE_GRAPH") != "0"
-        return CudaGraphStep(step, lambda: None) if graphs else step
 
     def train_epoch(self) -> None:
         """Train and evaluate one epoch, and append it to the history of each run."""
@@ -100,27 +61,14 @@ class PinnTrainer:
         self._record(measured)
 
     def step(self, due: Pattern) -> None:
-        """Train on new points.
-
-        Args:
-            due: for each of `schedules`, whether its balancer measures the gradients of the tasks in this step. A CUDA
-                graph does not see the counters of the schedules, so there is a graph for every such pattern.
-        """
         workload = self.workload
         points = workload.draw()
         losses, gradients = workload.task_gradients(points)
-        with ExitStack() as held:
-            for schedule, measures in zip(self.schedules, due, strict=True):
-                held.enter_context(schedule.hold(measures))
+        with self._measuring(due):
             residuals = partial(workload.residuals, points)
             direction = balanced_gradient(self.balancers, self.network.value, losses, gradients, residuals)
-        self.network.set_gradient(direction)
+        self._update(losses, direction, [self.rate_factor] * len(self.optimizers))
         with torch.no_grad():
-            for optimizer in self.optimizers[1:]:
-                optimizer.gather_gradients()
-            self.log += torch.stack([losses, self.balancers.weights(losses)])
-            for optimizer in self.optimizers:
-                optimizer.step(self.rate_factor)
             self._keep_best(losses.sum(1, keepdim=True))
             for balancer, rows in self.balancers.step_end_rows():
                 balancer.step_end(workload.losses(points, rows))
@@ -134,15 +82,15 @@ class PinnTrainer:
 
     def _record(self, measured: dict[str, list[float]]) -> None:
         losses, weights = (self.log / self.workload.steps).tolist()
-        measured = {name: _rounded(values) for name, values in measured.items()}
+        measured = {name: rounded(values) for name, values in measured.items()}
         charts = self.balancers.chart_values()
         for r, history in enumerate(self.history):
             metrics = {name: measured[name][r] for name in METRICS}
             history.append(
                 {
                     "epoch": self.epoch,
-                    "loss": _rounded(losses[r]),
-                    "weight": _rounded(weights[r]),
+                    "loss": rounded(losses[r]),
+                    "weight": rounded(weights[r]),
                     "monitor": -metrics["rel_l2"],
                     "metrics": metrics,
                     "chart": charts[r],
@@ -158,8 +106,7 @@ class PinnTrainer:
             last = history[-1]
             error = last["metrics"]["rel_l2"]
             score = 1 - error
-            further = _rounded([1e9 * error**2 * mean_square, loss])
-            z_over_tau = [abs(z) for row in history for z in row["chart"].get("z_over_tau", ())]
+            further = rounded([1e9 * error**2 * mean_square, loss])
             results.append(
                 {
                     "epochs": len(history),
@@ -167,7 +114,7 @@ class PinnTrainer:
                     "metrics": last["metrics"] | dict(zip(("mse_e9", "training_loss"), further, strict=True)),
                     "weights": dict(zip(self.workload.tasks, last["weight"], strict=True)),
                     "chart": last["chart"],
-                    "peak": max(z_over_tau, default=None),
+                    "peak": peak_z_over_tau(history),
                     "best": {"epoch": math.ceil(step / self.workload.steps), "value": score},
                     **({} if field is None else {"field": field}),
                 }
@@ -183,39 +130,19 @@ class PinnTrainer:
             for run, field in zip(self.runs, values, strict=True)
         ]
 
-    def pictures(self) -> list[dict[str, bytes]]:
-        """Return no pictures: the results contain the solutions."""
-        return [{} for _ in self.runs]
-
     def state_dict(self) -> dict[str, Any]:
-        for schedule in self.schedules:
-            schedule.steps = self.steps  # held schedules do not count
-        state = {name: getattr(self, name) for name in _STATE_ATTRIBUTES}
-        return state | {
-            "groups": [optimizer.state_dict() for optimizer in self.optimizers],
-            "sections": self.balancers.state_dict(),
-            "workload": self.workload.state_dict(),
-        }
+        kept = {name: getattr(self, name) for name in _STATE_TENSORS}
+        return super().state_dict() | kept | {"workload": self.workload.state_dict()}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.epoch, self.history, self.steps = (state[name] for name in ("epoch", "history", "steps"))
+        super().load_state_dict(state)
         for name in _STATE_TENSORS:
             getattr(self, name).copy_(state[name])
-        self.balancers.load_state_dict(state["sections"])
-        for optimizer, saved in zip(self.optimizers, state["groups"], strict=True):
-            optimizer.load_state_dict(saved)
         self.workload.load_state_dict(state["workload"])
-        self.programs = {}  # captured graphs would use the old tensors of the balancers
 
 
 _STATE_TENSORS = ("best_loss", "best_step", "best_value")
-_STATE_ATTRIBUTES = ("epoch", "history", "steps", *_STATE_TENSORS)
-
-
-def _rounded(values: Sequence[float]) -> list[float]:
-    """Round to six digits, which keeps archives of many runs small."""
-    return [float(f"{value:.6g}") for value in values]
 
 
 def encode_field(values: NDArray[Any]) -> str:

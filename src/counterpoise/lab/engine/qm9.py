@@ -1,35 +1,28 @@
 """The trainer of molecules: a batch of runs, whose training step is one CUDA graph."""
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...weighting._gradients import Schedule as MeasurementSchedule
 from ..data.qm9 import TARGETS
-from .balancer_groups import BalancerGroups
 from .config import Run
-from .cuda_graphs import CudaGraphStep
-from .optim import ReplicaOptimizer
 from .plateau import Plateau
 from .qm9_workload import QM9Workload, TrainingBatch, relative_change
+from .stack_trainer import Pattern, StackTrainer, rounded
 from .task_losses import balanced_gradient
 from .torch_settings import allow_tf32, disable_onednn
+from .trainer import peak_z_over_tau
 
 CHANGE = "mae_change"  # Δm in %
 LARGEST_EXPONENT = 5  # of gradients in half precision, far from overflow and underflow
 METRICS = (CHANGE, *(f"mae_{target}" for target in TARGETS))
 
-Pattern = tuple[bool, ...]
-"""Which of the balancers' schedules measure gradients in a step."""
 
-
-class QM9Trainer:
+class QM9Trainer(StackTrainer):
     """Train runs on molecules together. Methods of all spaces can be mixed.
 
     The learning rate of each run is reduced when Δm of its validation molecules stops decreasing. The test molecules
@@ -37,37 +30,20 @@ class QM9Trainer:
     disables this.
     """
 
+    workload: QM9Workload
+
     def __init__(self, runs: Sequence[Run]) -> None:
-        first, device = runs[0], runs[0].device
-        self.runs, self.schedule, self.device = list(runs), first.schedule, device
-        self.workload = QM9Workload(runs)
-        self.balancers = BalancerGroups(runs, self.workload.tasks, device, "loop")
-        self.network = ReplicaOptimizer(
-            self.workload.network.layers(),  # type: ignore[arg-type]
-            len(runs),
-            optimizer=self.schedule.optimizer,
-            lr=[run.network_lr for run in runs],
-            weight_decay=[run.schedule.weight_decay for run in runs],
-            clip=[run.network_clip for run in runs],
-            gain=[run.recipe.network_gain for run in runs],
-            capturable=True,
-        )
-        others = self.balancers.optimizers(capturable=True)
-        self.optimizers = [(slice(None), self.network), *others]
-        self.epoch = self.steps = 0
-        self.history: list[list[dict[str, Any]]] = [[] for _ in runs]
-        self.plateau = Plateau(len(runs), least=self.schedule.lr_end)
-        self.best = torch.full((len(runs),), torch.inf, dtype=torch.float64)  # Δm of the validation molecules
-        self.best_epoch = torch.zeros(len(runs), dtype=torch.long)
-        self.test_errors = torch.full((len(runs), len(TARGETS)), torch.nan, dtype=torch.float64)
-        self.stopped = torch.zeros(len(runs), dtype=torch.bool)
+        super().__init__(runs, QM9Workload(runs))
+        count, device = len(runs), self.device
+        self.plateau = Plateau(count, least=self.schedule.lr_end)
+        self.best = torch.full((count,), torch.inf, dtype=torch.float64)  # Δm of the validation molecules
+        self.best_epoch = torch.zeros(count, dtype=torch.long)
+        self.test_errors = torch.full((count, len(TARGETS)), torch.nan, dtype=torch.float64)
+        self.stopped = torch.zeros(count, dtype=torch.bool)
         # The step reads and writes these tensors in place, so that a CUDA graph can replay it.
         self.factors = [torch.ones_like(optimizer.lr) for _, optimizer in self.optimizers]
-        self.log = torch.zeros(2, len(runs), len(TARGETS), device=device)
-        self.errors = torch.zeros(len(runs), len(TARGETS), dtype=torch.float64, device=device)
+        self.errors = torch.zeros(count, len(TARGETS), dtype=torch.float64, device=device)
         self.evaluated = torch.zeros((), dtype=torch.long, device=device)
-        self.schedules = [module for module in self.balancers.modules() if isinstance(module, MeasurementSchedule)]
-        self.programs: dict[Pattern, Callable[[], None]] = {}
         self.measure = self._captured(self._measure)
 
     @property
@@ -78,18 +54,6 @@ class QM9Trainer:
     def latest_value(self) -> float:
         """Δm of the validation molecules after the last epoch, averaged over the runs."""
         return float(np.mean([-rows[-1]["monitor"] for rows in self.history])) if self.epoch else 0.0
-
-    def advance(self) -> None:
-        """Run the next step, on CUDA as a replay of the graph for its measurements."""
-        due = tuple(self.steps % schedule.every == 0 for schedule in self.schedules)
-        if due not in self.programs:
-            self.programs[due] = self._captured(partial(self.step, due))
-        self.programs[due]()
-        self.steps += 1
-
-    def _captured(self, step: Callable[[], None]) -> Callable[[], None]:
-        graphs = torch.device(self.device).type == "cuda" and os.environ.get("COUNTERPOISE_GRAPH") != "0"
-        return CudaGraphStep(step, lambda: None) if graphs else step
 
     def train_epoch(self) -> None:
         """Train and evaluate one epoch, and append it to the history of each run that has not stopped."""
@@ -120,24 +84,11 @@ class QM9Trainer:
         return stack
 
     def step(self, due: Pattern) -> None:
-        """Train on the next batch.
-
-        Args:
-            due: for each of `schedules`, whether its balancer measures the gradients of the tasks in this step. A CUDA
-                graph does not see the counters of the schedules, so there is a graph for every such pattern.
-        """
         batch = self.workload.next_batch()
-        with ExitStack() as held:
-            for schedule, measures in zip(self.schedules, due, strict=True):
-                held.enter_context(schedule.hold(measures))
+        with self._measuring(due):
             losses, direction = self._direction(batch)
-        self.network.set_gradient(direction)
+        self._update(losses, direction, self.factors)
         with torch.no_grad():
-            for _, optimizer in self.optimizers[1:]:
-                optimizer.gather_gradients()
-            self.log += torch.stack([losses, self.balancers.weights(losses)])
-            for (_, optimizer), factor in zip(self.optimizers, self.factors, strict=True):
-                optimizer.step(factor)
             for balancer, rows in self.balancers.step_end_rows():
                 balancer.step_end(self.workload.losses(batch, rows))
 
@@ -199,11 +150,11 @@ class QM9Trainer:
                 history.append(
                     {
                         "epoch": self.epoch,
-                        "loss": _rounded(losses[r]),
-                        "weight": _rounded(weights[r]),
-                        "monitor": -_rounded([float(change[r])])[0],
+                        "loss": rounded(losses[r]),
+                        "weight": rounded(weights[r]),
+                        "monitor": -rounded([float(change[r])])[0],
                         "metrics": _metrics(errors[r], change[r]),
-                        "rate": _rounded(rates)[r],
+                        "rate": rounded(rates)[r],
                         "chart": charts[r],
                     }
                 )
@@ -218,7 +169,6 @@ class QM9Trainer:
         for r, history in enumerate(self.history):
             epoch = max(int(self.best_epoch[r]), 1)
             row = history[epoch - 1]
-            z_over_tau = [abs(z) for past in history for z in past["chart"].get("z_over_tau", ())]
             results.append(
                 {
                     "epochs": len(history),
@@ -226,37 +176,24 @@ class QM9Trainer:
                     "metrics": _metrics(self.test_errors[r], changes[r]) | {"mae_change_validation": -row["monitor"]},
                     "weights": dict(zip(TARGETS, row["weight"], strict=True)),
                     "chart": row["chart"],
-                    "peak": max(z_over_tau, default=None),
+                    "peak": peak_z_over_tau(history),
                     "best": {"epoch": epoch, "value": row["monitor"]},
                 }
             )
         return results
 
-    def pictures(self) -> list[dict[str, bytes]]:
-        """Return no pictures: these runs predict numbers."""
-        return [{} for _ in self.runs]
-
     def state_dict(self) -> dict[str, Any]:
-        for schedule in self.schedules:
-            schedule.steps = self.steps  # held schedules do not count
-        state = {name: getattr(self, name) for name in _STATE_ATTRIBUTES}
-        return state | {
-            "groups": [optimizer.state_dict() for _, optimizer in self.optimizers],
-            "sections": self.balancers.state_dict(),
-            "plateau": self.plateau.state_dict(),
-        }
+        kept = {name: getattr(self, name) for name in _STATE_ATTRIBUTES}
+        return super().state_dict() | kept | {"plateau": self.plateau.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
         for name in _STATE_ATTRIBUTES:
             setattr(self, name, state[name])
-        self.balancers.load_state_dict(state["sections"])
-        for (_, optimizer), saved in zip(self.optimizers, state["groups"], strict=True):
-            optimizer.load_state_dict(saved)
         self.plateau.load_state_dict(state["plateau"])
-        self.programs = {}  # captured graphs would use the old tensors of the balancers
 
 
-_STATE_ATTRIBUTES = ("epoch", "steps", "history", "best", "best_epoch", "test_errors", "stopped")
+_STATE_ATTRIBUTES = ("best", "best_epoch", "test_errors", "stopped")
 
 
 def _gradient_scale(gradient: Tensor) -> Tensor:
@@ -270,10 +207,5 @@ def _no_residuals(parameter: Tensor, rows: slice) -> dict[str, Tensor]:
 
 
 def _metrics(errors: Tensor, change: Tensor) -> dict[str, float]:
-    values = _rounded([float(change), *errors.tolist()])
+    values = rounded([float(change), *errors.tolist()])
     return dict(zip(METRICS, values, strict=True))
-
-
-def _rounded(values: Sequence[float]) -> list[float]:
-    """Round to six digits, which keeps archives of many runs small."""
-    return [float(f"{value:.6g}") for value in values]

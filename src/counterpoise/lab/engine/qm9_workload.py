@@ -119,7 +119,7 @@ class QM9Workload:
         self.batch_index.zero_()
 
     def next_batch(self) -> TrainingBatch:
-        """Return the next batch of the epoch, or its first one again. Places beyond its end are filled, with weight 0."""
+        """Return the next batch; after the last one, the first again. Places beyond the end get weight 0."""
         places = self.batch_index * self.batch_size + torch.arange(self.batch_size, device=self.order.device)
         self.batch_index.add_(1).remainder_(self.steps)
         return self._batch(self.order, places, self.train.shape[1])

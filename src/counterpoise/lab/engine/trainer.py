@@ -152,7 +152,7 @@ class Trainer:
                     "scores": dict(zip(tasks, row["score"], strict=True)),
                     "weights": dict(zip(tasks, row["weight"], strict=True)),
                     "chart": row["chart"],
-                    "peak": _peak_z_over_tau(history),
+                    "peak": peak_z_over_tau(history),
                     "best": {"epoch": epoch, "value": best},
                 }
             )
@@ -186,7 +186,7 @@ def _clips_jointly(recipe: Recipe) -> bool:
     return (recipe.weighting or recipe).joined
 
 
-def _peak_z_over_tau(history: list[dict[str, Any]]) -> float | None:
+def peak_z_over_tau(history: list[dict[str, Any]]) -> float | None:
     """Return the largest |z|/τ at the end of any epoch; None for methods without a chart."""
     return max((abs(z) for row in history for z in row["chart"].get("z_over_tau", ())), default=None)
 
