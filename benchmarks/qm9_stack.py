@@ -81,7 +81,7 @@ def measure(methods: dict[str, Recipe], options: argparse.Namespace) -> None:
         for _ in range(WARM_UP + 1):
             trainer.evaluate(trainer.workload.validation)
         evaluation = _seconds(lambda: trainer.evaluate(trainer.workload.validation), 2)
-    captured = all(map(is_captured, (*trainer.programs.values(), trainer.measure)))
+    captured = all(map(is_captured, (*trainer.programs.values(), *trainer.measures.values())))
     memory = torch.cuda.max_memory_allocated() / 2**30
     epoch = each * trainer.workload.steps + evaluation
     print(

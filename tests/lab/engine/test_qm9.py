@@ -10,7 +10,8 @@ import torch
 from counterpoise.lab.data.qm9 import SINGLE_TASK_MAE, TARGETS
 from counterpoise.lab.engine import Recipe, Run, Schedule, Store, execute, make_run_batches, spec
 from counterpoise.lab.engine.qm9 import QM9Trainer
-from counterpoise.lab.engine.qm9_workload import QM9Workload, relative_change
+from counterpoise.lab.engine.qm9_batches import separate
+from counterpoise.lab.engine.qm9_workload import QM9Workload, TrainingBatch, relative_change
 from counterpoise.lab.studies.qm9 import GRADIENT_SPACE, METHODS
 
 pytestmark = pytest.mark.filterwarnings("ignore::counterpoise.BalanceWarning")
@@ -35,17 +36,19 @@ def started(runs: list[Run]) -> QM9Trainer:
     return trainer
 
 
+def next_batch(trainer: QM9Trainer) -> TrainingBatch:
+    return trainer.workload.next_batch(trainer.workload.order, pairs=trainer.variants()[0])
+
+
 @pytest.mark.parametrize("compared", ["features", "parameters"])
 @pytest.mark.parametrize("name", ["BPGS", "Kendall", "Gradient normalisation", "PCGrad"])
 def test_the_direction_equals_that_of_the_balancer_on_the_network(name: str, compared: str) -> None:
     runs = [make_run(METHODS[name], seed, compared=compared) for seed in (0, 1)]
     trainer, usual = started(runs), started(runs).balancers.members()[0]
-    batch = trainer.workload.next_batch()
-    due = tuple(True for _ in trainer.schedules)
-    assert len(due) == (name == "Gradient normalisation")
+    batch = next_batch(trainer)
     losses, direction = trainer._direction(batch)
     network = trainer.workload.network
-    features = network.features(batch.parts)
+    features = network.features(batch.molecules)
     place = {"features": features} if compared == "features" else {"shared": network.shared_layers()}
     out = network.heads(features)
     usual.backward((batch.weight * (out - batch.targets).square()).sum(1), **place)
@@ -61,7 +64,7 @@ def test_gradients_in_half_precision_are_scaled_for_each_run() -> None:
     gradient = torch.randn(2, 12 * 4, generator=torch.Generator().manual_seed(0)) * torch.tensor([[1e-7], [1e6]])
     found = []
     for trainer in (exact, rounded):
-        features = trainer.workload.network.features(trainer.workload.next_batch().parts)
+        features = trainer.workload.network.features(next_batch(trainer).molecules)
         found.append(trainer._backward(features, gradient))
     error = torch.linalg.vector_norm(found[1] - found[0], dim=1) / torch.linalg.vector_norm(found[0], dim=1)
     assert (error < 5e-3).all()
@@ -70,10 +73,12 @@ def test_gradients_in_half_precision_are_scaled_for_each_run() -> None:
 def test_an_epoch_contains_every_training_molecule_once() -> None:
     workload = QM9Workload([make_run(METHODS["Sum"], seed) for seed in (0, 1)])
     assert (workload.train.shape[1], workload.steps) == (40, 4)
-    workload.start_epoch(0)
-    first = workload.order[:, :40].clone()
-    workload.start_epoch(1)
-    second = workload.order[:, :40].clone()
+    orders = []
+    for epoch in range(2):
+        workload.start_epoch(epoch)
+        rows, weight = workload.order.rows.flatten(1), workload.order.weight.flatten(1)
+        orders.append(rows[weight > 0].view(2, 40))
+    first, second = orders
     expected = workload.train.sort().values
     assert torch.equal(first.sort().values, expected)
     assert torch.equal(second.sort().values, expected)
@@ -82,19 +87,20 @@ def test_an_epoch_contains_every_training_molecule_once() -> None:
 
 
 def test_the_last_batch_of_an_epoch_counts_only_its_own_molecules() -> None:
-    workload = QM9Workload([make_run(METHODS["Sum"], 0)])
-    workload.start_epoch(0)
+    trainer = started([make_run(METHODS["Sum"], 0)])
+    workload = trainer.workload
     for _ in range(4):
-        batch = workload.next_batch()
-    rows = workload.order[0, 36:40]
-    y = (workload.molecules.targets[rows] - workload.centre[0]) / workload.spread[0]
-    out = workload.network(*batch.parts)[0, :4]
+        batch = workload.next_batch(workload.order, pairs=False)
+    rows = workload.order.rows[0, -1][workload.order.weight[0, -1] > 0]
+    assert len(rows) == 4
+    y = (workload.targets[rows] - workload.centre[0]) / workload.spread[0]
+    out = workload.network(separate(workload.inputs, rows[None]))[0]
     torch.testing.assert_close(workload.losses(batch)[0], (out - y).square().mean(0).float())
 
 
 def test_targets_are_standardised_by_the_training_molecules() -> None:
     workload = QM9Workload([make_run(METHODS["Sum"], 3)])
-    y = (workload.molecules.targets[workload.train[0]] - workload.centre[0]) / workload.spread[0]
+    y = (workload.targets[workload.train[0]] - workload.centre[0]) / workload.spread[0]
     torch.testing.assert_close(y.mean(0), torch.zeros(11).double(), rtol=0, atol=1e-12)
     torch.testing.assert_close(y.std(0), torch.ones(11).double())
     raw = QM9Workload([make_run(METHODS["Sum"], 3, targets="raw")])
@@ -105,9 +111,8 @@ def test_errors_are_means_over_the_held_out_molecules_in_their_units() -> None:
     trainer = QM9Trainer([make_run(METHODS["Sum"], seed) for seed in (0, 1)])
     workload = trainer.workload
     found = trainer.evaluate(workload.test)
-    batch = workload._batch(workload.test, torch.arange(5), 5)
-    out = workload.network(*batch.parts) * workload.spread + workload.centre
-    expected = (out - workload.molecules.targets[workload.test]).abs().mean(1)
+    out = workload.network(separate(workload.inputs, workload.test)) * workload.spread + workload.centre
+    expected = (out - workload.targets[workload.test]).abs().mean(1)
     torch.testing.assert_close(found, expected.detach(), rtol=1e-5, atol=0)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,7 @@ class QM9Trainer(StackTrainer):
         # The step reads and writes these tensors in place, so that a CUDA graph can replay it.
         self.factors = [torch.ones_like(optimizer.lr) for _, optimizer in self.optimizers]
         self.errors = torch.zeros(count, len(TARGETS), dtype=torch.float64, device=device)
-        self.evaluated = torch.zeros((), dtype=torch.long, device=device)
-        self.measure = self._captured(self._measure)
+        self.measures = {pairs: self._captured(partial(self._measure, pairs)) for pairs in (False, True)}
 
     @property
     def done(self) -> bool:
@@ -83,8 +83,12 @@ class QM9Trainer(StackTrainer):
             stack.enter_context(allow_tf32())
         return stack
 
+    def variants(self) -> Pattern:
+        """Return whether pairs of molecules of the next batch fit into slots."""
+        return (self.workload.order.pairs_fit[self.steps % self.workload.steps],)
+
     def step(self, due: Pattern) -> None:
-        batch = self.workload.next_batch()
+        batch = self.workload.next_batch(self.workload.order, pairs=due[-1])
         with self._measuring(due):
             losses, direction = self._direction(batch)
         self._update(losses, direction, self.factors)
@@ -95,7 +99,7 @@ class QM9Trainer(StackTrainer):
     def _direction(self, batch: TrainingBatch) -> tuple[Tensor, Tensor]:
         """Return the losses (R, T) and the gradient (R, P) that the balancers give the network."""
         workload = self.workload
-        features = workload.network.features(batch.parts)
+        features = workload.network.features(batch.molecules)
         losses, at_features, of_heads = workload.task_gradients(features, batch)
         heads = self.network.value[:, -of_heads.shape[-1] :], of_heads
         if workload.compared == "features":
@@ -120,18 +124,16 @@ class QM9Trainer(StackTrainer):
 
     def evaluate(self, molecules: Tensor) -> Tensor:
         """Return the mean absolute errors (R, T) of held-out molecules (R, n)."""
-        self.workload.held_out.copy_(molecules)
         self.errors.zero_()
-        self.evaluated.zero_()
-        for _ in range(self.workload.evaluation_batches):
-            self.measure()
+        self.workload.held_out.arrange(molecules, self.workload.sizes)
+        for pairs in self.workload.held_out.pairs_fit:
+            self.measures[pairs]()
         return (self.errors / molecules.shape[1]).cpu()
 
     @torch.no_grad()
-    def _measure(self) -> None:
+    def _measure(self, pairs: bool) -> None:
         """Add the next batch of held-out molecules to the errors."""
-        self.errors += self.workload.errors(self.evaluated)
-        self.evaluated += 1
+        self.errors += self.workload.errors(pairs=pairs)
 
     def _record(self, errors: Tensor) -> None:
         change = relative_change(errors)

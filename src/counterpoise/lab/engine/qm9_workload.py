@@ -13,13 +13,14 @@ from ..data.qm9 import SINGLE_TASK_MAE, TARGETS, UNITS, Molecules, load_qm9, spl
 from ..data.qm9_synthetic import synthetic_molecules
 from ..models.qm9 import MoleculeBatch, StackedMPNN, edge_inputs
 from .config import Run
+from .qm9_batches import BatchOrder, paired, separate
 
 SYNTHETIC = "synthetic-molecules"
 MOLECULES = ("qm9", SYNTHETIC)
 """Names of the data."""
 
-EVALUATED = 256  # molecules of each run per forward pass in evaluation
-PREPARED = 8192  # molecules whose inputs are computed at once before the training on CUDA
+EVALUATED = 250  # molecules of each run per forward pass in evaluation
+PREPARED = 4096  # molecules whose inputs are computed at once
 ORDER = 3  # purpose of the random stream of the batches
 MAX_CPU_RUNS = 2
 
@@ -27,14 +28,14 @@ MAX_CPU_RUNS = 2
 class TrainingBatch(NamedTuple):
     """Molecules, their targets (R, B, T), and their weights in the loss (R, B, 1), which sum to 1."""
 
-    parts: list[MoleculeBatch]
+    molecules: MoleculeBatch
     targets: Tensor
     weight: Tensor
 
     def select(self, rows: slice) -> "TrainingBatch":
         """Return the molecules of some of the networks."""
-        parts = [MoleculeBatch(*(tensor[rows] for tensor in part)) for part in self.parts]
-        return TrainingBatch(parts, self.targets[rows], self.weight[rows])
+        molecules = MoleculeBatch(*(tensor[rows] for tensor in self.molecules))
+        return TrainingBatch(molecules, self.targets[rows], self.weight[rows])
 
 
 class QM9Workload:
@@ -56,27 +57,18 @@ class QM9Workload:
         first, device = runs[0], runs[0].device
         options = first.data.kwargs
         molecules = load_molecules(first.data.name, options.get("molecules"), bool(options.get("sanitised", True)))
-        self.replicas, self.batch_size = len(runs), first.schedule.batch_size
-        self.seeds = [run.seed for run in runs]
+        self.replicas, self.seeds = len(runs), [run.seed for run in runs]
         self.compared = str(options.get("compared", "features"))
-        self.atoms = int(molecules.present().sum(1).max())
         parts = [split(len(molecules), seed) for seed in self.seeds]
         self.train, self.validation, self.test = (torch.stack(part).to(device) for part in zip(*parts, strict=True))
         self.centre, self.spread = (values.to(device) for values in self._scales(molecules, options.get("targets")))
-        self.features = molecules.features(torch.uint8).to(device)
-        self.molecules = molecules.to(device)
+        self.targets, self.sizes = molecules.targets.to(device), molecules.present().sum(1).to(device)
         kwargs: dict[str, Any] = first.model.kwargs
         precision = first.schedule.precision
         self.network = StackedMPNN(self.seeds, len(TARGETS), precision=precision, **kwargs).to(device)
-        self.inputs: MoleculeBatch | None = None
-        if torch.device(device).type == "cuda":  # 2 GB in half precision; a batch is then gathered by few kernels
-            every = torch.arange(len(molecules), device=device).split(PREPARED)
-            parts = [self._molecules(rows, self.atoms) for rows in every]
-            self.inputs = MoleculeBatch(*(torch.cat(part) for part in zip(*parts, strict=True)))
-        # The step reads and writes these tensors in place, so that a CUDA graph can replay it.
-        self.order = torch.zeros(self.replicas, self.steps * self.batch_size, dtype=torch.long, device=device)
-        self.batch_index = torch.zeros((), dtype=torch.long, device=device)
-        self.held_out = torch.zeros_like(self.validation)
+        self.inputs = molecule_inputs(molecules, device, self.network.dtype)
+        self.order = BatchOrder(self.replicas, self.train.shape[1], first.schedule.batch_size, device)
+        self.held_out = BatchOrder(self.replicas, self.test.shape[1], EVALUATED, device)
 
     @classmethod
     def shape_key(cls, run: Run) -> tuple[object, ...]:
@@ -96,7 +88,7 @@ class QM9Workload:
     @property
     def steps(self) -> int:
         """The number of batches in an epoch. The last one may be smaller."""
-        return -(-self.train.shape[1] // self.batch_size)
+        return self.order.batches
 
     def _scales(self, molecules: Molecules, targets: str | None) -> tuple[Tensor, Tensor]:
         """Return what is subtracted from the targets, and by what they are then divided, (R, 1, T) each."""
@@ -109,45 +101,29 @@ class QM9Workload:
 
     def start_epoch(self, epoch: int) -> None:
         """Draw the order of the molecules, which depends on the seed of the run and the epoch alone."""
-        count = self.train.shape[1]
-        orders = []
+        count, orders = self.train.shape[1], []
         for seed in self.seeds:
             stream = torch.Generator().manual_seed(mix_seed(seed, epoch, ORDER))
             orders.append(torch.randperm(count, generator=stream))
-        order = torch.stack(orders).to(self.order.device)
-        self.order[:, :count].copy_(self.train.gather(1, order))
-        self.batch_index.zero_()
+        order = torch.stack(orders).to(self.train.device)
+        self.order.arrange(self.train.gather(1, order), self.sizes)
 
-    def next_batch(self) -> TrainingBatch:
-        """Return the next batch; after the last one, the first again. Places beyond the end get weight 0."""
-        places = self.batch_index * self.batch_size + torch.arange(self.batch_size, device=self.order.device)
-        self.batch_index.add_(1).remainder_(self.steps)
-        return self._batch(self.order, places, self.train.shape[1])
+    def next_batch(self, order: BatchOrder, *, pairs: bool) -> TrainingBatch:
+        """Return the next batch of an order.
 
-    def _batch(self, order: Tensor, places: Tensor, count: int) -> TrainingBatch:
-        """Return the molecules at some places of an order (R, n), of which the first `count` are counted."""
-        rows = order.index_select(1, places % order.shape[1])
-        counted = (places < count).to(torch.float32)
-        weight = (counted / counted.sum()).expand(self.replicas, -1).unsqueeze(-1)
-        targets = (self.molecules.targets[rows] - self.centre) / self.spread
-        return TrainingBatch([self._molecules(rows, self.atoms)], targets.float(), weight)
-
-    def _molecules(self, rows: Tensor, atoms: int) -> MoleculeBatch:
-        """Return molecules (R, B) padded to a number of atoms."""
-        flat = rows.flatten()
-        if self.inputs is not None:
-            return MoleculeBatch(*(part[flat].unflatten(0, rows.shape) for part in self.inputs))
-        numbers, bonds = self.molecules.numbers[flat, :atoms], self.molecules.bonds[flat, :atoms, :atoms]
-        positions = self.molecules.positions[flat, :atoms]
-        distances = (positions.unsqueeze(2) - positions.unsqueeze(1)).norm(dim=-1)
-        present = numbers != 0
-        parts = self.features[flat, :atoms].float(), edge_inputs(bonds, distances, present, self.network.dtype), present
-        return MoleculeBatch(*(part.unflatten(0, rows.shape) for part in parts))
+        Args:
+            order: the order.
+            pairs: whether each two molecules share a slot, which they must fit into.
+        """
+        rows, weight = order.next()
+        molecules = paired(self.inputs, rows, self.sizes) if pairs else separate(self.inputs, rows)
+        targets = (self.targets[rows] - self.centre) / self.spread
+        return TrainingBatch(molecules, targets.float(), weight.unsqueeze(-1))
 
     def losses(self, batch: TrainingBatch, rows: slice = slice(None)) -> Tensor:
         """Return the mean squared errors (R, T) of some of the networks."""
         part = batch.select(rows)
-        out = self.network.heads(self.network.features(part.parts, rows), rows)
+        out = self.network.heads(self.network.features(part.molecules, rows), rows)
         return _squared_errors(out, part)
 
     def task_gradients(self, features: Tensor, batch: TrainingBatch) -> tuple[Tensor, Tensor, Tensor]:
@@ -164,27 +140,29 @@ class QM9Workload:
         return _squared_errors(out, batch), at_features.flatten(2), torch.cat([weights, biases], 2)
 
     @torch.no_grad()
-    def errors(self, index: Tensor) -> Tensor:
-        """Return the sums (R, T) of the absolute errors of a batch of held-out molecules, in the units of the targets.
-
-        Args:
-            index: the number of the batch, a tensor on the device.
-        """
-        places = index * EVALUATED + torch.arange(EVALUATED, device=index.device)
-        count = self.held_out.shape[1]
-        batch = self._batch(self.held_out, places, count)
-        difference = (self.network(*batch.parts) - batch.targets).abs() * (batch.weight > 0)
+    def errors(self, *, pairs: bool) -> Tensor:
+        """Return the sums (R, T) of the absolute errors of the next held-out molecules, in the units of the targets."""
+        batch = self.next_batch(self.held_out, pairs=pairs)
+        difference = (self.network(batch.molecules) - batch.targets).abs() * (batch.weight > 0)
         return difference.double().sum(1) * self.spread.squeeze(1)
-
-    @property
-    def evaluation_batches(self) -> int:
-        return -(-self.held_out.shape[1] // EVALUATED)
 
 
 def relative_change(errors: Tensor) -> Tensor:
     """Return Δm in % of mean absolute errors (…, T): their mean change relative to single-task models."""
     single = torch.tensor(SINGLE_TASK_MAE, dtype=errors.dtype)
     return 100 * (errors / single - 1).mean(-1)
+
+
+def molecule_inputs(molecules: Molecules, device: str, dtype: torch.dtype) -> MoleculeBatch:
+    """Return the inputs (1, M, N, …) of all molecules. Those of QM9 take 2 GB in half precision."""
+    atoms = int(molecules.present().sum(1).max())
+    parts = []
+    for rows in torch.arange(len(molecules)).split(PREPARED):
+        some = molecules[rows].to(device)
+        present = some.present()
+        edges = edge_inputs(some.bonds, some.distances(), present, dtype)
+        parts.append((some.features()[:, :atoms], edges[:, :atoms, :atoms], present[:, None, :atoms]))
+    return MoleculeBatch(*(torch.cat(part).unsqueeze(0) for part in zip(*parts, strict=True)))
 
 
 def _squared_errors(out: Tensor, batch: TrainingBatch) -> Tensor:

@@ -16,7 +16,7 @@ from .cuda_graphs import CudaGraphStep
 from .optim import ReplicaOptimizer
 
 Pattern = tuple[bool, ...]
-"""Which of the balancers' schedules measure gradients in a step."""
+"""Which of the balancers' schedules measure gradients in a step, and possibly further variants of the step."""
 
 
 class StackTrainer:
@@ -61,14 +61,19 @@ class StackTrainer:
         """Train on the next batch.
 
         Args:
-            due: for each of `schedules`, whether its balancer measures the gradients of the tasks in this step. A CUDA
-                graph does not see the counters of the schedules, so there is a graph for every such pattern.
+            due: for each of `schedules`, whether its balancer measures the gradients of the tasks in this step, and
+                then the `variants` of the step. A CUDA graph sees no numbers of Python, such as the counters of the
+                schedules, so there is a graph for every such pattern.
         """
         raise NotImplementedError
 
+    def variants(self) -> Pattern:
+        """Return choices that determine the shapes of the next step."""
+        return ()
+
     def advance(self) -> None:
-        """Run the next step, on CUDA as a replay of the graph for its measurements."""
-        due = tuple(self.steps % schedule.every == 0 for schedule in self.schedules)
+        """Run the next step, on CUDA as a replay of the graph for its pattern."""
+        due = (*(self.steps % schedule.every == 0 for schedule in self.schedules), *self.variants())
         if due not in self.programs:
             self.programs[due] = self._captured(partial(self.step, due))
         self.programs[due]()
@@ -82,7 +87,7 @@ class StackTrainer:
     def _measuring(self, due: Pattern) -> Iterator[None]:
         """Hold the schedules of the balancers at what is due in this step."""
         with ExitStack() as held:
-            for schedule, measures in zip(self.schedules, due, strict=True):
+            for schedule, measures in zip(self.schedules, due, strict=False):
                 held.enter_context(schedule.hold(measures))
             yield
 

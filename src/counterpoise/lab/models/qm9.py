@@ -22,12 +22,12 @@ COMPUTE_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bf
 
 
 class MoleculeBatch(NamedTuple):
-    """A batch of B molecules for each of R networks, padded to N atoms.
+    """Molecules for each of R networks, in S slots of N atoms, each with G molecules side by side and padding.
 
     Args:
-        atoms: the features of the atoms, (R, B, N, 11).
-        edges: the features of the pairs of atoms as `edge_inputs` returns them, (R, B, N, N, 8).
-        present: which atoms are not padding, (R, B, N).
+        atoms: the features of the atoms, (R, S, N, 11).
+        edges: the features of the pairs of atoms as `edge_inputs` returns them, (R, S, N, N, 8), 0 between molecules.
+        present: which atoms belong to each molecule, (R, S, G, N).
     """
 
     atoms: Tensor
@@ -103,62 +103,61 @@ class StackedMPNN(nn.Module):
         """Return the parameters that all tasks share."""
         return [value for name, value in self.named_parameters() if not name.startswith("head")]
 
-    def forward(self, *parts: MoleculeBatch) -> Tensor:
-        """Return the outputs (R, B, T) for the molecules of all parts, which may be padded to different sizes."""
-        return self.heads(self.features(parts))
+    def forward(self, batch: MoleculeBatch) -> Tensor:
+        """Return the outputs (R, S·G, T) for the molecules of a batch."""
+        return self.heads(self.features(batch))
 
-    def features(self, parts: Sequence[MoleculeBatch], rows: slice = slice(None)) -> Tensor:
-        """Return the representation (R, B, width) of the molecules of all parts, which the heads take as input.
+    def features(self, batch: MoleculeBatch, rows: slice = slice(None)) -> Tensor:
+        """Return the representation (R, S·G, width) of molecules, which the heads take as input.
 
         Args:
-            parts: the molecules.
-            rows: the networks to use. The parts then hold molecules for these networks only.
+            batch: the molecules.
+            rows: the networks to use. The batch then holds molecules for these networks only.
         """
         layers = {name: _select(value, rows) for name, value in self.named_parameters()}
-        return torch.cat([self._features(layers, *part) for part in parts], 1)
+        return self._features(layers, *batch)
 
     def heads(self, features: Tensor, rows: slice = slice(None)) -> Tensor:
-        """Return the outputs (R, B, T) of all heads."""
+        """Return the outputs (R, S·G, T) of all heads."""
         return torch.baddbmm(_select(self.head_bias, rows), features, _select(self.head_weight, rows))
 
     def _features(self, layers: dict[str, Tensor], atoms: Tensor, edges: Tensor, present: Tensor) -> Tensor:
-        runs, molecules, size, _ = atoms.shape
+        runs, slots, size, _ = atoms.shape
         state = torch.baddbmm(layers["atom_bias"], atoms.flatten(1, 2), layers["atom_weight"]).relu()
         hidden = torch.bmm(edges.flatten(1, 3), _edge_weight(layers).to(self.dtype)).relu_()
         kernel = layers["kernel"].to(self.dtype)
-        hidden = hidden.view(runs * molecules, size, size * self.edge_width)
+        hidden = hidden.view(runs * slots, size, size * self.edge_width)
         pair_weight, root_weight = edges[..., -2].flatten(0, 1).to(state), _root_weight(layers)
         for _ in range(self.rounds):
             mean = torch.bmm(pair_weight, state.view(-1, size, self.width)).view_as(state)
             rest = torch.baddbmm(layers["root_bias"], torch.cat([mean, state], -1), root_weight)
             message = self._contract(hidden, state, kernel).view_as(state)
             state = _gru_cell((message + rest).relu(), state, layers)
-        readout = self._set2set(state.view(runs, molecules, size, self.width), present, layers)
+        readout = self._set2set(state.view(runs, slots, size, self.width), present, layers)
         return torch.baddbmm(layers["readout_bias"], readout, layers["readout_weight"]).relu()
 
     def _contract(self, hidden: Tensor, state: Tensor, kernel: Tensor) -> Tensor:
-        """Return Σ_j Σ_k a_ijk W_k h_j for the atoms i of each molecule.
+        """Return Σ_j Σ_k a_ijk W_k h_j for the atoms i of each slot.
 
         Args:
-            hidden: a, (R·B, N, N·K).
-            state: h, (R, B·N, width).
+            hidden: a, (R·S, N, N·K).
+            state: h, (R, S·N, width).
             kernel: the matrices W_k side by side, (R, width, K·width).
         """
         products = torch.bmm(state.to(self.dtype), kernel)
         return torch.bmm(hidden, products.view(len(hidden), -1, self.width)).to(state.dtype)
 
     def _set2set(self, state: Tensor, present: Tensor, layers: dict[str, Tensor]) -> Tensor:
-        """Return the readout (R, B, 2·width): a query from an LSTM cell beside the mean that it attends to."""
-        runs, molecules, _, width = state.shape
-        query, cell = state.new_zeros(2, runs, molecules, width).unbind()
-        readout = state.new_zeros(runs, molecules, 2 * width)
+        """Return the readout (R, S·G, 2·width): a query from an LSTM cell beside the mean that it attends to."""
+        runs, slots, in_slot, _ = present.shape
+        query, cell = state.new_zeros(2, runs, slots * in_slot, self.width).unbind()
+        readout = state.new_zeros(runs, slots * in_slot, 2 * self.width)
         absent = ~present
         for _ in range(self.readout_steps):
             query, cell = _lstm_cell(readout, query, cell, layers)
-            scores = torch.matmul(state, query.unsqueeze(-1)).squeeze(-1)
+            scores = torch.matmul(query.unflatten(1, (slots, in_slot)), state.mT)
             attention = scores.masked_fill(absent, -torch.inf).softmax(-1)
-            attended = torch.matmul(attention.unsqueeze(-2), state).squeeze(-2)
-            readout = torch.cat([query, attended], -1)
+            readout = torch.cat([query, torch.matmul(attention, state).flatten(1, 2)], -1)
         return readout
 
 
