@@ -18,13 +18,18 @@ PRELOADED = ["counterpoise.lab.engine.executors", "torch._dynamo", "torch.distri
 def run_ranks(function: Callable[..., None], world: int, *arguments: Any) -> None:
     """Call `function(rank, world, *arguments)` in `world` new processes and wait for them.
 
-    They are forked from a server that has imported torch once, which takes seconds in a spawned process.
+    They are forked from a process that has imported the module of the function, which is itself forked from a server
+    that has imported torch. Importing them in every process would take seconds.
     """
-    method = "spawn"
     if "forkserver" in multiprocessing.get_all_start_methods():
-        method = "forkserver"
         multiprocessing.set_forkserver_preload(PRELOADED)
-    start_processes(function, (world, *arguments), nprocs=world, start_method=method)
+        start_processes(_fork_ranks, (function, world, *arguments), nprocs=1, start_method="forkserver")
+    else:
+        start_processes(function, (world, *arguments), nprocs=world, start_method="spawn")
+
+
+def _fork_ranks(_: int, function: Callable[..., None], world: int, *arguments: Any) -> None:
+    start_processes(function, (world, *arguments), nprocs=world, start_method="fork")
 
 
 def run_script(script: Path, world: int = 2) -> list[str]:

@@ -23,7 +23,8 @@ def history(method: Recipe) -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     try:
-        schedule = replace(NYUV2_SCHEDULE, epochs=2, batch_size=4, warmup_steps=2, precision="fp32")
+        epochs = 2 if method is BPGS else 1  # two steps each
+        schedule = replace(NYUV2_SCHEDULE, epochs=epochs, batch_size=4, warmup_steps=2, precision="fp32")
         trainer = DenseTrainer(Run("test", spec("scenes", **SCENES), spec("segnet", width=4), method, 7, schedule))
         while not trainer.done:
             trainer.train_epoch()
