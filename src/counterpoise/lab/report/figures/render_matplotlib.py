@@ -113,13 +113,11 @@ def render(spec: FigureSpec) -> Figure:
     """Return a matplotlib figure."""
     with mpl.rc_context(RC):
         figure = Figure(figsize=spec.size, layout="constrained")
-        rows = -(-len(spec.panels) // spec.columns)
-        heights = [spec.panels[row * spec.columns].relative_height for row in range(rows)]
-        first = spec.panels[0]
+        rows, first = len(spec.row_heights), spec.panels[0]
         share_x = rows > 1 and not first.hide_axes and all(panel.x == first.x for panel in spec.panels)
         axes = figure.subplots(
             rows, spec.columns, squeeze=False, sharex="col" if share_x else False,
-            sharey="row" if spec.share_y else False, gridspec_kw={"height_ratios": heights},
+            sharey="row" if spec.share_y else False, gridspec_kw={"height_ratios": spec.row_heights},
         )  # fmt: skip
         for place, axis in enumerate(axes.flatten()):
             if place >= len(spec.panels):

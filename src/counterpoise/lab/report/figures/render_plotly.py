@@ -49,8 +49,7 @@ class PlotlyPanel:
 
 
 def plotly_panels(spec: FigureSpec) -> list[PlotlyPanel]:
-    rows = -(-len(spec.panels) // spec.columns)
-    heights = [spec.panels[row * spec.columns].relative_height for row in range(rows)]
+    heights = spec.row_heights
     unit = (spec.size[1] - 0.8) * PIXELS_PER_INCH / sum(heights)
     panels = []
     for place, panel in enumerate(spec.panels):

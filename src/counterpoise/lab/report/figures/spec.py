@@ -155,6 +155,11 @@ class FigureSpec:
     size: tuple[float, float] = (7.2, 4.6)  # inches
     share_y: bool = False  # within each row
 
+    @property
+    def row_heights(self) -> list[float]:
+        """The relative height of each row: that of its first panel."""
+        return [panel.relative_height for panel in self.panels[:: self.columns]]
+
     def legend(self) -> dict[str, MarkStyle]:
         """Return the style of each label, as it first appears."""
         found: dict[str, MarkStyle] = {}
