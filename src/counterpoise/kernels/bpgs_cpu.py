@@ -6,6 +6,7 @@ is `counterpoise.functional.bpgs` after `bpgs_calibrate`; tests compare the two.
 
 from math import dist, exp, isfinite, log, log2, sqrt
 from operator import mul, neg
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from ..functional import Step
 from ..functional._floats import FloatStep
 from ..functional._masking import output_dtype
 from ..functional._step import step_from_floats
-from ..functional.bpgs import CALIBRATION_EDGE, EXPONENT_LIMIT, radius
+from ..functional.bpgs import CALIBRATION_EDGE, EXPONENT_LIMIT, Anchor, radius
 
 LN2 = log(2)
 FLOAT32_MAX = torch.finfo(torch.float32).max
@@ -27,10 +28,8 @@ def bpgs(
     *,
     calibrate: bool,
     theta_gain: float,
-    margin: float,
-    eps_log: float,
-    eps_std: float,
     scales: Tensor | None = None,
+    **options: Unpack[Anchor],
 ) -> tuple[Step, tuple[list[float], list[float]]]:
     """Calibrate θ in place where needed, and compute the step.
 
@@ -45,11 +44,9 @@ def bpgs(
         calibrated,
         calibrate=calibrate,
         theta_gain=theta_gain,
-        margin=margin,
-        eps_log=eps_log,
-        eps_std=eps_std,
         anchors=anchors,
         largest=torch.finfo(output_dtype(losses)).max,
+        **options,
     )
     return step_from_floats(step, output_dtype(losses)), (used_theta, anchors)
 
