@@ -131,6 +131,21 @@ def input_layer(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _tile(points, width, channels: tl.constexpr, rows: tl.constexpr, units: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return what a program with all units of a few points works on.
+
+    These are its run, points (rows, 1) and units (1, units), which of them exist, the size of a channel of the jet, and
+    the places in channel 0.
+    """
+    run = tl.program_id(1).to(tl.int64)
+    point = tl.program_id(0) * rows + tl.arange(0, rows)[:, None]
+    unit = tl.arange(0, units)[None, :]
+    inside = (point < points) & (unit < width)
+    plane = points * width
+    return run, point, unit, inside, plane, run * channels * plane + point * width + unit
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _slope_backward(grad, slope, start, plane, t, inside, order: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return the sum over points of the gradient of a slope, and what it subtracts from that of the value."""
     g1 = tl.load(grad + start, inside, other=0.0)
@@ -158,18 +173,12 @@ def input_layer_backward(  # type: ignore[no-untyped-def]
     units: tl.constexpr,
 ):
     """Add up the gradients of the bias, of the two rows of the weight, and of the slopes over a few points."""
-    part = tl.program_id(0)
-    run = tl.program_id(1).to(tl.int64)
-    point = part * rows + tl.arange(0, rows)[:, None]
-    unit = tl.arange(0, units)[None, :]
-    inside = (point < points) & (unit < width)
-    plane = points * width
-    base = run * channels * plane + point * width + unit
+    run, point, unit, inside, plane, base = _tile(points, width, channels, rows, units)
     t = tl.load(tanh + base, inside, other=0.0)
     value = tl.load(grad + base, inside, other=0.0)
     column = tl.arange(0, units)
     kept = column < width
-    target = sums + (run * tl.num_programs(0) + part) * (3 + directions) * width + column
+    target = sums + (run * tl.num_programs(0) + tl.program_id(0)) * (3 + directions) * width + column
     source = slopes + run * directions * width + unit
     if o0 >= 1:
         slope = tl.load(source, unit < width, other=0.0)
@@ -214,13 +223,8 @@ def output_layer(  # type: ignore[no-untyped-def]
     units: tl.constexpr,
 ):
     """Return the jet (R, C, N) of tanh(z + bias)·weight."""
-    run = tl.program_id(1).to(tl.int64)
+    run, _, unit, inside, plane, base = _tile(points, width, channels, rows, units)
     row = tl.program_id(0) * rows + tl.arange(0, rows)
-    point = row[:, None]
-    unit = tl.arange(0, units)[None, :]
-    inside = (point < points) & (unit < width)
-    plane = points * width
-    base = run * channels * plane + point * width + unit
     target = out + run * channels * points + row
     kept = row < points
     factor = tl.load(weight + run * width + unit, unit < width, other=0.0)
@@ -274,13 +278,7 @@ def output_layer_backward(  # type: ignore[no-untyped-def]
     units: tl.constexpr,
 ):
     """Return the gradient of z, and add up those of the bias and of the output weights over a few points."""
-    part = tl.program_id(0)
-    run = tl.program_id(1).to(tl.int64)
-    point = part * rows + tl.arange(0, rows)[:, None]
-    unit = tl.arange(0, units)[None, :]
-    inside = (point < points) & (unit < width)
-    plane = points * width
-    base = run * channels * plane + point * width + unit
+    run, point, unit, inside, plane, base = _tile(points, width, channels, rows, units)
     source = grad + run * channels * points + point
     given = point < points
     factor = tl.load(weight + run * width + unit, unit < width, other=0.0)
@@ -305,6 +303,6 @@ def output_layer_backward(  # type: ignore[no-untyped-def]
     value = (1 - t * t) * value
     tl.store(out + base, value, inside)
     column = tl.arange(0, units)
-    target = sums + (run * tl.num_programs(0) + part) * 2 * width + column
+    target = sums + (run * tl.num_programs(0) + tl.program_id(0)) * 2 * width + column
     tl.store(target, tl.sum(value, 0), column < width)
     tl.store(target + width, tl.sum(total, 0), column < width)
