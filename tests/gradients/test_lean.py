@@ -165,6 +165,19 @@ def test_aggregated_heads_and_weighting() -> None:
     compare(build, x, weighting=cp.BPGS(3))
 
 
+def test_heads_that_use_a_shared_parameter() -> None:
+    """The gradient of a tied weight arrives through the features and directly."""
+
+    class TiedHeads(Network):
+        def losses(self, x: Tensor) -> list[Tensor]:
+            z = self.trunk(x)
+            decoded = z @ self.trunk[0].weight[:20]  # type: ignore[index, operator, union-attr]
+            return [(head(z) + decoded.mean(1)).square().mean() for head in self.heads]
+
+    layers = lambda: nn.Sequential(nn.Linear(16, 24), nn.Tanh(), nn.Linear(24, 20))  # noqa: E731
+    compare(lambda: TiedHeads(layers(), 20), wide()[1])
+
+
 def test_a_task_that_bypasses_the_others() -> None:
     """One task depends on a part of the shared parameters only, one on none, one is absent."""
     build, x = wide()
@@ -221,14 +234,28 @@ def test_checkpoints() -> None:
         cp.UPGrad(3, passes="lean").backward(net.losses(x), shared=net.trunk.parameters())
 
 
-def test_a_hook_that_would_run_twice_is_found() -> None:
-    build, x = wide()
-    net = build()
-    z = net.trunk(x)
-    z.register_hook(lambda grad: 3 * grad)
-    losses = [head(z).square().mean() for head in net.heads]
-    with pytest.raises(RuntimeError, match="hook"):
-        cp.UPGrad(3, passes="lean").backward(losses, shared=net.trunk.parameters(), retain_graph=True)
+class Hooked(nn.Module):
+    """A network with a hook that changes the gradient of its hidden layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 20), nn.Linear(20, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x).tanh()
+        hidden.register_hook(lambda grad: 3 * grad)
+        z: Tensor = self.second(hidden).tanh()
+        z.register_hook(lambda grad: 2 * grad)
+        return z
+
+
+def test_hooks_of_intermediate_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run once per task. It is an error if a segment ends at the tensor, where they would run twice."""
+    compare(lambda: Network(Hooked(), 12), wide()[1])
+    monkeypatch.setattr(lean, "_element_limit", lambda _: 1)
+    net = Network(Hooked(), 12)
+    with pytest.raises(RuntimeError, match="hook.*passes='loop'"):
+        cp.UPGrad(3, passes="lean").backward(net.losses(wide()[1]), shared=net.trunk.parameters())
 
 
 def test_hooks_of_parameters_run() -> None:

@@ -7,6 +7,7 @@ gradients at the entry of the shared graph are combined, and one backward pass t
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from .combination import accumulate
 from .graph import graph_nodes, other_leaves
-from .probes import Probe, add_gram, find_probes, group_probes
+from .probes import Probe, add_gram, find_probes, group_probes, layer_factor
 from .segments import Edge, Segment, SharedGraph, find_shared_graph
 from .task_gradients import check_dense
 from .types import GradientList, TaskGradients, TaskRoot
@@ -31,7 +32,7 @@ class LeanPass(NamedTuple):
     targets: Sequence[Tensor]
     graph: SharedGraph
     stacks: list[Tensor]  # the gradients of all tasks at each entry of the shared graph, (n, *shape)
-    heads: list[tuple[list[Tensor], GradientList]]  # for each task, its own leaves and their gradients
+    outer: GradientList  # the gradients of the other leaves before the shared graph
     keep: bool  # whether the graph is kept for another pass
     aggregated: bool  # whether the weights also multiply the gradients of the other leaves
 
@@ -40,11 +41,12 @@ class LeanPass(NamedTuple):
         with torch.enable_grad():  # checkpoints run the forward pass again
             if self.aggregated:
                 return self._propagate_losses(weights)
-            for leaves, grads in self.heads:
-                accumulate(leaves, grads)
-            if self.graph.inner_leaves:
+            if self.outer:
+                accumulate(self.graph.outer_leaves, self.outer)
+            inner = self.graph.inner_leaves
+            if inner:
                 sums = [stack.sum(0) for stack in self.stacks]
-                accumulate(self.graph.inner_leaves, _grad(self.graph.entries, self.graph.inner_leaves, sums, keep=True))
+                accumulate(inner, _grad(self.graph.entries, inner, sums, keep=True))
             return self.combine(weights, self.keep)
 
     def combine(self, weights: Tensor, keep: bool) -> GradientList:
@@ -80,9 +82,8 @@ class LeanPasses:
         graph = find_shared_graph([edge for edge, _ in starts], targets)
         if graph is None:
             return None
-        retain = keep or aggregated or graph.overlaps or not self.checked
-        stacks, heads = _enter(starts, graph, retain, own_leaves=not aggregated)
-        lean = LeanPass(roots, targets, graph, stacks, heads, keep, aggregated)
+        stacks, outer = _enter(starts, graph, [] if aggregated else graph.outer_leaves)
+        lean = LeanPass(roots, targets, graph, stacks, outer, keep, aggregated)
         gram = self._gram(graph, stacks, targets)
         if not self.checked:
             self.checked = _check_norms(gram, lean)
@@ -106,7 +107,7 @@ class LeanPasses:
                     for edge, stack in zip(exits, found[len(group) :], strict=True)
                 ]
                 for probe, stack in zip(group, found, strict=False):
-                    total = total if stack is None else add_gram(total, probe, stack)
+                    total = total if stack is None else add_gram(total, stack, layer_factor(probe))
             stacks = leaving
         assert total is not None  # a segment contains at least one target
         return total
@@ -134,28 +135,37 @@ def _start(root: TaskRoot) -> tuple[Edge | None, Tensor]:
 
 
 def _enter(
-    starts: Sequence[tuple[Edge | None, Tensor]], graph: SharedGraph, retain: bool, *, own_leaves: bool
-) -> tuple[list[Tensor], list[tuple[list[Tensor], GradientList]]]:
-    """Differentiate each task up to the shared graph.
+    starts: Sequence[tuple[Edge | None, Tensor]], graph: SharedGraph, leaves: Sequence[Tensor]
+) -> tuple[list[Tensor], GradientList]:
+    """Differentiate all tasks up to the shared graph, in one pass.
 
-    Return the stacked gradients at its entries, and for each task its own leaves and their gradients, if requested.
+    Return the stacked gradients at its entries, and the gradients of the given leaves. Hooks separate the tasks: a node
+    before the shared graph belongs to a single one.
     """
     places = {edge: place for place, edge in enumerate(graph.entries)}
     stacks = [_empty(edge, len(starts)).zero_() for edge in graph.entries]
-    heads = []
     for task, (start, vector) in enumerate(starts):
-        arrivals, leaves = graph.arrivals[task], graph.own_leaves[task] if own_leaves else []
-        if start in arrivals:
+        if start in places:
             stacks[places[start]][task] = vector
-            continue
-        if start is None or not (arrivals or leaves):
-            continue
-        grads = _grad([start], [*arrivals, *leaves], [vector], retain)
-        heads.append((leaves, grads[len(arrivals) :]))
-        for edge, grad in zip(arrivals, grads, strict=False):
-            if grad is not None:
-                stacks[places[edge]][task] = grad
-    return stacks, heads
+    handles = [
+        bridge.node.register_hook(partial(_store, bridge.argument, stacks[places[bridge.entry]][bridge.task]))
+        for bridge in graph.bridges
+    ]
+    outer = [(start, vector) for start, vector in starts if start is not None and start not in places]
+    try:
+        vectors = [vector for _, vector in outer]
+        grads = _grad([start for start, _ in outer], [*graph.entries, *leaves], vectors, keep=True) if outer else []
+    finally:
+        for handle in handles:
+            handle.remove()
+    return stacks, grads[len(places) :]
+
+
+def _store(argument: int, row: Tensor, sent: Sequence[Tensor | None], received: Sequence[Tensor | None]) -> None:
+    """Add the gradient that a node sends through one of its edges to the row of its task."""
+    grad = sent[argument]
+    if grad is not None:
+        row += grad
 
 
 def _merge_segments(graph: SharedGraph, targets: Sequence[Tensor], limit: int) -> Iterator[tuple[Segment, list[Probe]]]:
@@ -263,8 +273,8 @@ def _check_checkpoints(roots: Sequence[TaskRoot]) -> None:
 def _check_norms(gram: Tensor, lean: LeanPass) -> bool:
     """Compare ‖Σ g_i‖² from the Gram matrix and from a lean pass with that from a plain pass; False if impossible.
 
-    A hook that changes the gradient of an intermediate tensor may run twice where a segment ends. Autograd has no
-    function that finds such hooks.
+    A hook that changes the gradient of an intermediate tensor runs twice where a segment ends, and has no effect on
+    what is read at the tensor. Autograd has no function that finds such hooks.
 
     Raises:
         RuntimeError: If the norms differ.

@@ -124,7 +124,7 @@ class BackwardPasses:
             else:
                 self.batches = True
                 return grads
-        return _on_parameters(roots, place, keep, batched=False, heads=heads)
+        return _on_parameters(roots, place, keep, batched=False, heads=heads, gram=not rows)
 
     def check(self, roots: Sequence[TaskRoot], place: ComparisonTargets, passes: Passes) -> None:
         """Raise the errors of `compute` about its arguments in a step that compares no tasks, if it is the first."""
@@ -229,7 +229,13 @@ def check_lean(passes: Passes, method: str, *, rows: bool, replicas: bool) -> No
 
 
 def _on_parameters(
-    roots: Sequence[TaskRoot], place: ComparisonTargets, keep: bool, *, batched: bool, heads: bool
+    roots: Sequence[TaskRoot],
+    place: ComparisonTargets,
+    keep: bool,
+    *,
+    batched: bool,
+    heads: bool,
+    gram: bool = False,
 ) -> TaskGradients:
     outputs = [root.loss for root in roots]
     head_leaves = _leaves_of_heads(outputs, place)
@@ -237,7 +243,9 @@ def _on_parameters(
         grads = feature_gradients(roots, place.features, head_leaves, keep)
         return propagate_to_parameters(grads, place.features, place.targets, batched, keep)
     leaves = other_leaves(outputs, place.targets) if batched or heads else []
-    return (batched_gradients if batched else loop_gradients)(roots, place.targets, leaves, keep)
+    if batched:
+        return batched_gradients(roots, place.targets, leaves, keep)
+    return loop_gradients(roots, place.targets, leaves, keep, gram=gram)
 
 
 def _leaves_of_heads(outputs: Sequence[Tensor], place: ComparisonTargets) -> list[Tensor] | None:

@@ -5,7 +5,7 @@ the gradients of the outputs, with one row per sample, the gradient of the weigh
 products of the Aᵀ B_i are those of the R B_i, which have one row per sample instead of one per input feature.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -51,18 +51,24 @@ def find_probes(segment: Segment, parents: Mapping[Node, list[Node]], unread: se
         parents: the nodes before each node of the graph, one for each edge.
         unread: the ids of the targets that have no probe yet. Those that get one are removed.
     """
-    probes: list[Probe] = []
-    for node in segment.nodes:
-        if node.name() in PRODUCTS:
-            probe, leaves = _linear_probe(node, parents, unread)
-            if probe is not None:
-                probes.append(probe)
-                unread -= leaves
+    probes = find_linear_probes(segment.nodes, parents, unread)
     for node in segment.nodes:
         leaf = leaf_of(node)
         if leaf is not None and id(leaf) in unread:
             probes.append(Probe((node, 0), leaf.numel()))
             unread.remove(id(leaf))
+    return probes
+
+
+def find_linear_probes(nodes: Iterable[Node], parents: Mapping[Node, list[Node]], unread: set[int]) -> list[Probe]:
+    """Return the probes at the outputs of linear layers, and remove their parameters from `unread`."""
+    probes: list[Probe] = []
+    for node in nodes:
+        if node.name() in PRODUCTS:
+            probe, leaves = _linear_probe(node, parents, unread)
+            if probe is not None:
+                probes.append(probe)
+                unread -= leaves
     return probes
 
 
@@ -83,21 +89,31 @@ def group_probes(probes: Sequence[Probe], limit: int) -> Iterator[list[Probe]]:
         yield group
 
 
-@torch.no_grad()
-def add_gram(total: Tensor | None, probe: Probe, stack: Tensor) -> Tensor:
-    """Add the inner products of the gradients that were read, (n, *shape), to the Gram matrix."""
+def add_gram(total: Tensor | None, stack: Tensor, factor: Tensor | None) -> Tensor:
+    """Add the inner products of the gradients that were read at a probe, (n, *shape), to the Gram matrix.
+
+    `factor` is the result of `layer_factor` for a probe at the outputs of a linear layer.
+    """
     count = len(stack)
     stack = stack.float() if stack.element_size() < 4 else stack
-    if probe.inputs is None:
+    if factor is None:
         return add_products(total, row_products(stack.reshape(count, -1)), range(count), count)
-    inputs: Tensor = getattr(probe.edge[0], probe.inputs).to(stack.dtype)
-    if probe.bias:  # its gradient is that of the weights of a constant input
-        inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], 1)
-    factor = torch.linalg.qr(inputs.mT, mode="r").R
     for columns in stack.split(max(1, MAX_MATMUL // len(factor)), -1):
         total = add_products(total, row_products((factor @ columns).flatten(1)), range(count), count)
     assert total is not None
     return total
+
+
+@torch.no_grad()
+def layer_factor(probe: Probe) -> Tensor | None:
+    """Return R of the inputs Aᵀ = Q R of a linear layer, or None for a probe at a parameter."""
+    if probe.inputs is None:
+        return None
+    inputs: Tensor = getattr(probe.edge[0], probe.inputs)
+    inputs = inputs.float() if inputs.element_size() < 4 else inputs
+    if probe.bias:  # its gradient is that of the weights of a constant input
+        inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], 1)
+    return torch.linalg.qr(inputs.mT, mode="r").R
 
 
 def _linear_probe(

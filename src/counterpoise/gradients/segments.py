@@ -20,15 +20,23 @@ class Segment(NamedTuple):
     exits: list[Edge]
 
 
+class Bridge(NamedTuple):
+    """An edge through which the gradient of one task arrives in the shared graph."""
+
+    task: int
+    node: Node  # the last node that belongs to the task
+    argument: int  # the place of the edge among those of the node
+    entry: Edge
+
+
 class SharedGraph(NamedTuple):
     """The graph behind the losses, divided into what belongs to one task and what leads to the targets."""
 
     segments: list[Segment]  # from the losses to the inputs; all uses of a target are in the same segment
     parents: dict[Node, list[Node]]  # the nodes before each node, one for each edge
-    arrivals: list[list[Edge]]  # for each task, the entries of the first segment at which its gradient arrives
-    own_leaves: list[list[Tensor]]  # for each task, the other leaves that it reaches before the first segment
+    bridges: list[Bridge]  # from the nodes of single tasks to the entries of the first segment
+    outer_leaves: list[Tensor]  # the other leaves that are reached before the first segment
     inner_leaves: list[Tensor]  # the other leaves that are reached from the first segment
-    overlaps: bool  # whether tasks share more nodes than those that lead to targets
 
     @property
     def entries(self) -> list[Edge]:
@@ -52,7 +60,7 @@ def find_shared_graph(starts: Sequence[Edge | None], targets: Sequence[Tensor]) 
     Returns:
         The shared graph, or None if no task depends on any target.
     """
-    edges, parents, joined = _walk(starts)
+    edges, parents, owner, joined = walk(starts)
     own = {id(target) for target in targets}
     ends = [node for node in edges if id(leaf_of(node)) in own]
     if not ends:
@@ -60,41 +68,32 @@ def find_shared_graph(starts: Sequence[Edge | None], targets: Sequence[Tensor]) 
     children = {node: [child for child, _ in after] for node, after in edges.items()}
     needed = _reachable(ends, parents)
     core = _reachable([*joined, *ends], children) & needed
-    nested: dict[frozenset[Node], bool] = {}
-    arrivals: list[list[Edge]] = []
-    for start in starts:
-        before = set() if start is None else _reachable([start[0]], children, core)
-        arriving = [] if start is None else _arrivals(start, before, edges, core)
-        nodes = frozenset(node for node, _ in arriving)
-        if nodes not in nested:
-            nested[nodes] = bool(nodes & _reachable((child for node in nodes for child in children[node]), children))
-        if nested[nodes]:  # the gradient at one entry would contain what arrives at another one
-            assert start is not None
-            core |= before & needed
-            arriving = [start]
-        arrivals.append(arriving)
-    order = {node: place for place, node in enumerate(edges)}
-    found = {edge for arriving in arrivals for edge in arriving}
-    entries = sorted(found, key=lambda edge: (order[edge[0]], edge[1]))
-    behind = _reachable(core, children)
-    own_leaves = [
-        [] if start is None else _other_leaves(_reachable([start[0]], children, core), own) for start in starts
+    bridges = [
+        Bridge(owner[node], node, argument, (entry[0], entry[1]))
+        for node in edges
+        if node in needed and node not in core
+        for argument, entry in enumerate(node.next_functions)
+        if entry[0] is not None and entry[0] in core
     ]
-    inner_leaves = _other_leaves(sorted(behind, key=order.__getitem__), own)
-    overlaps = any(node not in core for node in joined)
-    return SharedGraph(_cut(entries, edges, core), parents, arrivals, own_leaves, inner_leaves, overlaps)
+    order = {node: place for place, node in enumerate(edges)}
+    found = {bridge.entry for bridge in bridges} | {start for start in starts if start is not None and start[0] in core}
+    entries = sorted(found, key=lambda edge: (order[edge[0]], edge[1]))
+    outside = _reachable((start[0] for start in starts if start is not None), children, core)
+    outer, inner = (
+        _other_leaves(sorted(nodes, key=order.__getitem__), own) for nodes in (outside, _reachable(core, children))
+    )
+    return SharedGraph(_cut(entries, edges, core), parents, bridges, outer, inner)
 
 
-def _arrivals(
-    start: Edge, before: Iterable[Node], edges: Mapping[Node, list[Edge]], core: Collection[Node]
-) -> list[Edge]:
-    """Return the edges into the shared graph from the nodes before it."""
-    found = [start, *(edge for node in before for edge in edges[node])]
-    return list(dict.fromkeys(edge for edge in found if edge[0] in core))
+def walk(
+    starts: Sequence[Edge | None],
+) -> tuple[dict[Node, list[Edge]], dict[Node, list[Node]], dict[Node, int], list[Node]]:
+    """Walk the graph from each start.
 
-
-def _walk(starts: Sequence[Edge | None]) -> tuple[dict[Node, list[Edge]], dict[Node, list[Node]], list[Node]]:
-    """Return the edges of every node, its parents, and the nodes at which a task meets the graph of another one."""
+    Returns:
+        The edges of every node; its parents, one for each edge; the first task that reaches it; and the nodes at which
+        a task meets the graph of another one.
+    """
     edges: dict[Node, list[Edge]] = {}
     parents: dict[Node, list[Node]] = {}
     owner: dict[Node, int] = {}
@@ -112,7 +111,7 @@ def _walk(starts: Sequence[Edge | None]) -> tuple[dict[Node, list[Edge]], dict[N
             for child, _ in edges[node]:
                 parents.setdefault(child, []).append(node)
                 stack.append(child)
-    return edges, parents, joined
+    return edges, parents, owner, joined
 
 
 def _reachable(

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .gram import FEW_ROWS
 from .graph import other_leaves
+from .layer_outputs import LayerOutputs
 from .sharding import is_sharded
 from .types import GradientList, TaskGradients, TaskRoot
 
@@ -13,23 +15,31 @@ UNREACHED = "no task depends on any of the tensors on which gradients are compar
 
 
 def loop_gradients(
-    roots: Sequence[TaskRoot], targets: Sequence[Tensor], leaves: Sequence[Tensor], keep: bool
+    roots: Sequence[TaskRoot], targets: Sequence[Tensor], leaves: Sequence[Tensor], keep: bool, *, gram: bool = False
 ) -> TaskGradients:
     """Run one backward pass per task. Leaves outside `targets` and `leaves` accumulate gradients as usual.
 
-    Autograd hands over its own buffers: the `.grad` of each leaf is cleared before a pass and taken after it.
+    Autograd hands over its own buffers: the `.grad` of each leaf is cleared before a pass and taken after it. With
+    `gram`, the Gram matrix may be computed from what is read during the passes.
     """
     collected = [*targets, *leaves]
     saved = [leaf.grad for leaf in collected]
     rows: list[GradientList] = []
+    reads = gram and len(roots) > FEW_ROWS and targets[0].device.type == "cpu"
+    outputs = LayerOutputs(roots, targets) if reads else None
     try:
         for count, root in enumerate(roots):
+            if outputs is not None:
+                outputs.task = count
             retain = keep or count < len(roots) - 1
             rows.append(_backward([root], collected, retain))
     finally:
+        if outputs is not None:
+            outputs.close()
         for leaf, grad in zip(collected, saved, strict=True):
             leaf.grad = grad
-    return _split(roots, rows, targets, leaves)
+    grads = _split(roots, rows, targets, leaves)
+    return grads if outputs is None else grads._replace(gram=outputs.gram(grads.rows))
 
 
 def sum_gradients(roots: Sequence[TaskRoot], targets: Sequence[Tensor], keep: bool) -> GradientList:

@@ -1,0 +1,56 @@
+"""The Gram matrix of task gradients from the gradients at the outputs of linear layers, read during backward passes."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from .gram import gram_matrix
+from .probes import add_gram, find_linear_probes, layer_factor
+from .segments import walk
+from .types import GradientList, TaskRoot
+
+
+class LayerOutputs:
+    """Read the gradients at the outputs of wide linear layers in every backward pass.
+
+    For many tasks, inner products of the gradients of the weights cost more than the backward passes. Those of the
+    gradients at the outputs are the same after a small transformation (see `probes`), and cost less if the batch has
+    fewer samples than the layer has inputs.
+    """
+
+    def __init__(self, roots: Sequence[TaskRoot], targets: Sequence[Tensor]) -> None:
+        edges, parents, _, _ = walk([(node, 0) for node in dict.fromkeys(root.loss.grad_fn for root in roots) if node])
+        unread = {id(target) for target in targets}
+        self.probes = find_linear_probes(edges, parents, unread)
+        self.others = [k for k, target in enumerate(targets) if id(target) in unread]
+        self.factors = [layer_factor(probe) for probe in self.probes]  # the passes may free the inputs of the layers
+        self.stacks: dict[Node, Tensor] = {}
+        self.count, self.task = len(roots), 0
+        self.handles = [p.edge[0].register_prehook(partial(self._store, p.edge[0])) for p in self.probes]
+
+    def _store(self, node: Node, grads: Sequence[Tensor | None]) -> None:
+        (grad,) = grads
+        if grad is None:
+            return
+        if node not in self.stacks:
+            self.stacks[node] = grad.new_zeros(self.count, *grad.shape)
+        self.stacks[node][self.task] = grad
+
+    def close(self) -> None:
+        """Stop reading."""
+        for handle in self.handles:
+            handle.remove()
+
+    def gram(self, rows: Sequence[GradientList]) -> Tensor | None:
+        """Return the inner products of the rows, or None if no layer was read."""
+        if not self.stacks:
+            return None
+        others = [[row[k] for k in self.others] for row in rows]
+        reached = any(grad is not None for row in others for grad in row)
+        total = gram_matrix(others, 0) if reached else None
+        for probe, factor in zip(self.probes, self.factors, strict=True):
+            if probe.edge[0] in self.stacks:
+                total = add_gram(total, self.stacks.pop(probe.edge[0]), factor)
+        return total
