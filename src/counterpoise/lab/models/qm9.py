@@ -11,10 +11,11 @@ atom and then contracted with a over neighbours and k, so that the matrices A(e)
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 ATOM_FEATURES, EDGE_FEATURES = 11, 5
 COMPUTE_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -128,24 +129,14 @@ class StackedMPNN(nn.Module):
         kernel = layers["kernel"].to(self.dtype)
         hidden = hidden.view(runs * slots, size, size * self.edge_width)
         pair_weight, root_weight = edges[..., -2].flatten(0, 1).to(state), _root_weight(layers)
-        for _ in range(self.rounds):
+        gradient = _SharedGradient(self.rounds)
+        for number in range(self.rounds):
             mean = torch.bmm(pair_weight, state.view(-1, size, self.width)).view_as(state)
             rest = torch.baddbmm(layers["root_bias"], torch.cat([mean, state], -1), root_weight)
-            message = self._contract(hidden, state, kernel).view_as(state)
-            state = _gru_cell((message + rest).relu(), state, layers)
+            message: Tensor = _Contraction.apply(hidden, state.to(self.dtype), kernel, gradient, number)  # type: ignore[no-untyped-call]
+            state = _gru_cell((message.to(state.dtype).view_as(state) + rest).relu(), state, layers)
         readout = self._set2set(state.view(runs, slots, size, self.width), present, layers)
         return torch.baddbmm(layers["readout_bias"], readout, layers["readout_weight"]).relu()
-
-    def _contract(self, hidden: Tensor, state: Tensor, kernel: Tensor) -> Tensor:
-        """Return Σ_j Σ_k a_ijk W_k h_j for the atoms i of each slot.
-
-        Args:
-            hidden: a, (R·S, N, N·K).
-            state: h, (R, S·N, width).
-            kernel: the matrices W_k side by side, (R, width, K·width).
-        """
-        products = torch.bmm(state.to(self.dtype), kernel)
-        return torch.bmm(hidden, products.view(len(hidden), -1, self.width)).to(state.dtype)
 
     def _set2set(self, state: Tensor, present: Tensor, layers: dict[str, Tensor]) -> Tensor:
         """Return the readout (R, S·G, 2·width): a query from an LSTM cell beside the mean that it attends to."""
@@ -159,6 +150,50 @@ class StackedMPNN(nn.Module):
             attention = scores.masked_fill(absent, -torch.inf).softmax(-1)
             readout = torch.cat([query, torch.matmul(attention, state).flatten(1, 2)], -1)
         return readout
+
+
+class _SharedGradient:
+    """The gradient of the hidden layer of the edge network, to which the backward pass of each round adds its part."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+        self.total: Tensor | None = None
+
+    def add(self, number: int, grad: Tensor, products: Tensor) -> Tensor | None:
+        """Add grad @ productsᵀ. Return the total in the first round, which is the last of a backward pass."""
+        if number == self.rounds - 1 or self.total is None:
+            self.total = torch.bmm(grad, products.mT)
+        else:
+            self.total.baddbmm_(grad, products.mT)
+        if number:
+            return None
+        total, self.total = self.total, None
+        return total
+
+
+class _Contraction(torch.autograd.Function):
+    """Σ_j Σ_k a_ijk W_k h_j for the atoms i of each slot, (R·S, N, width).
+
+    Its inputs are a, (R·S, N, N·K); h, (R, S·N, width); the matrices W_k side by side, (R, width, K·width); and the
+    number of the round. All rounds have the same a, whose gradients are added by the matrix products themselves.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, state: Tensor, kernel: Tensor, shared: _SharedGradient, number: int
+    ) -> Tensor:
+        products = torch.bmm(state, kernel)
+        ctx.save_for_backward(hidden, state, kernel, products)
+        ctx.shared, ctx.number = shared, number
+        return torch.bmm(hidden, products.view(len(hidden), -1, state.shape[-1]))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, state, kernel, products = ctx.saved_tensors
+        of_hidden = ctx.shared.add(ctx.number, grad, products.view(len(hidden), -1, state.shape[-1]))
+        of_products = torch.bmm(hidden.mT, grad).view_as(products)
+        return of_hidden, torch.bmm(of_products, kernel.mT), torch.bmm(state.mT, of_products), None, None
 
 
 def _select(value: Tensor, rows: slice) -> Tensor:
