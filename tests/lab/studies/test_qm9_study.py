@@ -2,7 +2,9 @@
 
 import pandas as pd
 
+from counterpoise.lab.data.qm9 import TARGETS
 from counterpoise.lab.report import ledger, tables
+from counterpoise.lab.report.figures.study_figures import study_figures
 from counterpoise.lab.studies.qm9 import (
     CHANGE,
     GRADIENT_SPACE,
@@ -64,3 +66,13 @@ def test_the_quick_form_has_few_molecules_and_a_narrow_network() -> None:
     assert {cell.run.seed for cell in cells} == {seed}
     assert all(cell.run.data.kwargs == {"molecules": 5000} for cell in cells)
     assert all(cell.run.model.kwargs["width"] < 64 for cell in cells)
+
+
+def test_the_figure_shows_the_change_over_the_epochs() -> None:
+    frame = frame_of({"Sum": 180.0, "BPGS": 40.0})
+    weights = {f"weight:{task}": 1.0 for task in TARGETS}
+    columns = ["method", "condition", "seed", CHANGE]
+    histories = pd.concat([frame[columns].assign(epoch=epoch, watched=1.0, **weights) for epoch in (1, 2, 3)])
+    figures = study_figures(STUDY, {STUDY.name: frame}, lambda: histories, dict)
+    assert [panel.title for panel in figures["qm9-main"].panels] == ["Δm (%) ↓"]
+    assert "qm9-main-weights" in figures

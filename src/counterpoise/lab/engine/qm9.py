@@ -19,6 +19,7 @@ from .torch_settings import allow_tf32, disable_onednn
 from .trainer import peak_z_over_tau
 
 CHANGE = "mae_change"  # Δm in %
+DIGITS = 4  # of the losses and weights in a history
 LARGEST_EXPONENT = 5  # of gradients in half precision, far from overflow and underflow
 METRICS = (CHANGE, *(f"mae_{target}" for target in TARGETS))
 
@@ -144,19 +145,20 @@ class QM9Trainer(StackTrainer):
             with self.kernel_settings():
                 found = self.evaluate(self.workload.test)
             self.test_errors = torch.where(better.unsqueeze(1), found, self.test_errors)
-        rates = self.factors[0].mul(self.network.lr).squeeze(1).tolist()
+        rates = rounded(self.factors[0].mul(self.network.lr).squeeze(1).tolist())
         losses, weights = (self.log / self.workload.steps).tolist()
-        charts = self.balancers.chart_values()
+        changes = rounded(change.tolist())
+        charts = [_rounded_chart(chart) for chart in self.balancers.chart_values()]
         for r, history in enumerate(self.history):
             if not self.stopped[r]:
                 history.append(
                     {
                         "epoch": self.epoch,
-                        "loss": rounded(losses[r]),
-                        "weight": rounded(weights[r]),
-                        "monitor": -rounded([float(change[r])])[0],
-                        "metrics": _metrics(errors[r], change[r]),
-                        "rate": rounded(rates)[r],
+                        "loss": rounded(losses[r], DIGITS),
+                        "weight": rounded(weights[r], DIGITS),
+                        "monitor": -float(changes[r]),
+                        "metrics": {CHANGE: changes[r]},
+                        "rate": rates[r],
                         "chart": charts[r],
                     }
                 )
@@ -206,6 +208,12 @@ def _gradient_scale(gradient: Tensor) -> Tensor:
 
 def _no_residuals(parameter: Tensor, rows: slice) -> dict[str, Tensor]:
     raise ValueError("NTK needs residuals, which these tasks do not have: use another method")
+
+
+def _rounded_chart(chart: dict[str, Any]) -> dict[str, Any]:
+    lists = {name: value if isinstance(value, list) else [value] for name, value in chart.items()}
+    found = {name: rounded(values, DIGITS) for name, values in lists.items()}
+    return {name: values if isinstance(chart[name], list) else values[0] for name, values in found.items()}
 
 
 def _metrics(errors: Tensor, change: Tensor) -> dict[str, float]:

@@ -130,6 +130,6 @@ class StackTrainer:
         self.programs = {}  # captured graphs would use the old tensors of the balancers
 
 
-def rounded(values: Sequence[float]) -> list[float]:
-    """Round to six digits, which keeps archives of many runs small."""
-    return [float(f"{value:.6g}") for value in values]
+def rounded(values: Sequence[float], digits: int = 6) -> list[float]:
+    """Round to few significant digits, which keeps archives of many runs small."""
+    return [float(f"{value:.{digits}g}") for value in values]

@@ -13,12 +13,14 @@ SKIPPED_EPOCHS = 2  # the first epochs do not determine the limits of a panel: t
 
 
 def curves(study: Study, condition: Condition, histories: pd.DataFrame) -> FigureSpec:
-    """Draw a panel per metric, and one for the sum of losses that early stopping uses.
+    """Draw a panel per recorded metric, and one for the sum of losses that early stopping uses, unless it is a metric.
 
     A line is the mean over seeds up to the last epoch that all of them reached, with a band of ± 1 sd. A marker is
     where a run ended.
     """
-    names = {**{metric: METRIC_NAMES[metric] for metric in study.metrics}, "watched": "sum of monitored losses ↓"}
+    names = {metric: METRIC_NAMES[metric] for metric in study.metrics if metric in histories}
+    if study.schedule.monitor.removeprefix("-") not in names:
+        names["watched"] = "sum of monitored losses ↓"
     styles = styles_of_run_methods(study, histories)
     panels = [metric_panel(histories, styles, metric, name) for metric, name in names.items()]
     return FigureSpec(
