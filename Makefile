@@ -2,6 +2,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Most files stay on one worker, so that their fixtures are set up once.
 PARALLEL := -n 2 --dist worksteal
+# Of autoloaded plugins, pytest rewrites the assertions: those of Hypothesis take seconds in every worker.
+PLUGINS := -p xdist -p hypothesispytest
 
 .PHONY: test test-fast coverage lowest reproduce bench docs dist browser format clean
 
@@ -10,7 +12,7 @@ test: .venv/ready  ## check format, lint and types, and run all tests
 	$(BIN)/ruff check .
 	@mkdir -p build
 	$(BIN)/mypy >build/mypy.log & types=$$!; \
-	$(BIN)/python -m pytest $(PARALLEL); tests=$$?; \
+	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest $(PLUGINS) $(PARALLEL); tests=$$?; \
 	wait $$types; types=$$?; cat build/mypy.log; exit $$((tests || types))
 
 test-fast: .venv-fast/ready  ## run the tests of the library alone, without the slow ones

@@ -1,8 +1,8 @@
 """Fixtures and hooks shared by the tests and the doctests."""
 
+import gc
 import os
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -53,13 +53,14 @@ os.environ.setdefault("DDE_BACKEND", "pytorch")  # otherwise, importing DeepXDE 
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # a pool of compilers takes longer to start than it saves
 torch.set_num_threads(1)  # one worker per core, and small tensors gain nothing from a second thread
 
-collect_ignore = [  # these import Triton and have no doctests
+gc.disable()  # nothing is garbage while tests are collected, and looking for it takes seconds
+
+collect_ignore = [  # these import Triton or Ray and have no doctests
     "src/counterpoise/kernels/bpgs_cuda.py",
+    "src/counterpoise/lab/engine/ray_executor.py",
     "src/counterpoise/lab/models/pinn_layers.py",
     "src/counterpoise/lab/models/pinn_triton.py",
 ]
-if find_spec("ray") is None:
-    collect_ignore.append("src/counterpoise/lab/engine/ray_executor.py")
 if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):  # the first version with a public fully_shard
     collect_ignore.append("tests/aggregation/test_distributed.py")
 
@@ -74,6 +75,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.getoption("--library") and any(collection_path == ROOT / path for path in NOT_LIBRARY):
         return True
     return None
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

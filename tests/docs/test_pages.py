@@ -15,7 +15,6 @@ from helpers.browser import Open, overflow
 from helpers.commands import app
 from helpers.paths import ROOT
 from helpers.process_group import run_script
-from sphinx.cmd.build import main as build
 from typer.main import get_command
 
 import counterpoise as cp
@@ -200,6 +199,8 @@ def curve_coordinates(path: Path) -> list[list[float]]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site as built by `make docs`, with warnings as errors."""
+    from sphinx.cmd.build import main as build
+
     out = tmp_path_factory.mktemp("site")
     with warnings.catch_warnings():  # DeprecationWarnings of Sphinx extensions
         warnings.simplefilter("ignore")
