@@ -15,6 +15,7 @@ MAY_SKIP = {
     "tests/aggregation/test_cuda.py": "needs a CUDA device",
     "tests/docs/test_browser.py": "needs Chromium",
     "tests/docs/test_pages.py": "needs Chromium",
+    "tests/functional/test_replay.py": "needs a CUDA device",
     "tests/gradients/test_retained.py": "needs a C++ compiler",
     "tests/gradients/test_training_loop.py": "needs a torch that exposes retain_graph",
     "tests/lab/atlas/test_atlas.py": "needs Chromium",

@@ -5,9 +5,12 @@ from torch import Tensor
 
 from . import _tolerances as tolerances
 from ._gram import cast_weights
+from ._jacobi import jacobi_eigh
 from ._masking import working_dtype
+from ._replay import is_captured, replay_on_cuda
 
 
+@replay_on_cuda
 @torch.no_grad()
 def aligned_mtl_weights(gram: Tensor) -> Tensor:
     """Compute w = B·1 with B = √λ_min V Λ^{−½} Vᵀ, where G = V Λ Vᵀ.
@@ -35,8 +38,10 @@ def aligned_mtl_weights(gram: Tensor) -> Tensor:
     matrix = torch.nan_to_num(matrix, 0.0, 0.0, 0.0) * present * present.mT
     # The weights are invariant to scale, and no entry of a Gram matrix exceeds its largest diagonal entry.
     largest = matrix.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(tolerances.TINY).view(-1, 1, 1)
-    values, vectors = torch.linalg.eigh((matrix / largest).clamp(-1.0, 1.0))
-    kept = values > values[:, -1:] * (tasks * torch.finfo(gram.dtype).eps)
+    # `eigh` reads an error code from the device, which a CUDA graph cannot contain.
+    decompose = jacobi_eigh if is_captured(gram) else torch.linalg.eigh
+    values, vectors = decompose((matrix / largest).clamp(-1.0, 1.0))
+    kept = values > values.amax(-1, keepdim=True) * (tasks * torch.finfo(gram.dtype).eps)
     smallest = torch.where(kept, values, torch.inf).amin(-1, keepdim=True)
     scales = torch.where(kept, smallest / values, 0.0).sqrt().unsqueeze(-1)
     return cast_weights(gram, torch.bmm(vectors, scales * torch.bmm(vectors.mT, present)) * present)

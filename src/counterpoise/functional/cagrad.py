@@ -42,6 +42,7 @@ from ._gram import (
     without_autograd,
 )
 from ._linear_systems import shift_to_definite, solve
+from ._replay import replay_on_cuda
 
 
 class _Problem(NamedTuple):
@@ -100,6 +101,7 @@ def cagrad(gram: Tensor, *, alpha: float = 0.4, rescale: bool = True, preference
     return make_solution(gram, weights, _residual(parts, problem, candidate), ~candidate.unsolved)
 
 
+@replay_on_cuda
 def cagrad_weights(
     gram: Tensor, *, alpha: float = 0.4, rescale: bool = True, preference: Tensor | None = None
 ) -> Tensor:

@@ -16,11 +16,13 @@ from ._gram import (
 )
 from ._masking import output_dtype, working_dtype
 from ._pseudo_inverse import eigenvalue_cut, solve_least_squares
+from ._replay import replay_on_cuda
 from ._small_matrices import LEAST_PIVOT_RIDGES, invert_factor, normalise_small, read_vector, solve_factored
 
 VANISHED_SHARE = 1e-8  # share of p in the range of the cosines below which rounding explains it
 
 
+@replay_on_cuda
 def config_weights(gram: Tensor, *, preference: Tensor | None = None) -> Tensor:
     """Compute the weights of d = (Σ_i ⟨g_i, u⟩) u with u the unit vector along U⁺p.
 

@@ -19,6 +19,7 @@ from ._gram import (
     without_autograd,
 )
 from ._masking import output_dtype
+from ._replay import replay_on_cuda
 from ._small_matrices import LEAST_PIVOT_RIDGES, normalise_small, solve_complementarity
 
 
@@ -57,6 +58,7 @@ def dualproj(gram: Tensor, *, preference: Tensor | None = None) -> Solution:
     return make_solution(gram, weights, residual, ~unsolved)
 
 
+@replay_on_cuda
 def dualproj_weights(gram: Tensor, *, preference: Tensor | None = None) -> Tensor:
     """Return the weights of :func:`dualproj` without residual.
 

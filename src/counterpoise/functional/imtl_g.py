@@ -17,6 +17,7 @@ from ._gram import (
 )
 from ._masking import output_dtype
 from ._pseudo_inverse import eigenvalue_cut, largest_regular_trace, solve_least_squares
+from ._replay import replay_on_cuda
 
 
 def imtl_g(gram: Tensor) -> Solution:
@@ -56,6 +57,7 @@ def imtl_g(gram: Tensor) -> Solution:
     return make_solution(gram, weights, residual, solved)
 
 
+@replay_on_cuda
 def imtl_g_weights(gram: Tensor) -> Tensor:
     """Return the weights of :func:`imtl_g` without residual.
 

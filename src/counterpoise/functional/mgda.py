@@ -6,6 +6,7 @@ from torch import Tensor
 from . import _tolerances as tolerances
 from ._complementarity import complementarity
 from ._gram import NormalisedGram, Solution, cast_weights, make_solution, norm_ratios, normalise_gram, without_autograd
+from ._replay import replay_on_cuda
 
 
 def mgda(gram: Tensor) -> Solution:
@@ -40,6 +41,7 @@ def mgda(gram: Tensor) -> Solution:
     return make_solution(gram, weights, residual, ~unsolved)
 
 
+@replay_on_cuda
 def mgda_weights(gram: Tensor) -> Tensor:
     """Return the weights of :func:`mgda` without residual.
 

@@ -23,6 +23,7 @@ from ._gram import (
 )
 from ._linear_systems import solve
 from ._masking import output_dtype
+from ._replay import replay_on_cuda
 from .mgda import min_norm_weights
 
 
@@ -101,6 +102,7 @@ def nash(gram: Tensor, *, preference: Tensor | None = None) -> Solution:
     return fairgrad(gram, preference=preference)
 
 
+@replay_on_cuda
 def nash_weights(gram: Tensor, *, preference: Tensor | None = None) -> Tensor:
     """Return the weights of :func:`nash` without residual.
 
@@ -126,6 +128,7 @@ def nash_weights(gram: Tensor, *, preference: Tensor | None = None) -> Tensor:
     return torch.tensor(single, dtype=output_dtype(gram))
 
 
+@replay_on_cuda
 def fairgrad_weights(gram: Tensor, *, alpha: float = 1.0, preference: Tensor | None = None) -> Tensor:
     """Return the weights of :func:`fairgrad` without residual.
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from . import _tolerances as tolerances
 from ._gram import NormalisedGram, cast_weights, identity, normalise_gram, without_autograd
+from ._replay import replay_on_cuda
 
 
 def pcgrad_weights(gram: Tensor, order: Tensor | None = None) -> Tensor:
@@ -31,6 +32,13 @@ def pcgrad_weights(gram: Tensor, order: Tensor | None = None) -> Tensor:
     References:
         Yu et al., Gradient Surgery for Multi-Task Learning. https://arxiv.org/abs/2001.06782
     """
+    if order is None:
+        return cast_weights(gram, _project(gram, None))
+    return _project_in_order(gram, order)
+
+
+@replay_on_cuda
+def _project_in_order(gram: Tensor, order: Tensor) -> Tensor:
     return cast_weights(gram, _project(gram, order))
 
 

@@ -15,6 +15,7 @@ from ._gram import (
     preference_shares,
     without_autograd,
 )
+from ._replay import replay_on_cuda
 
 
 def upgrad(gram: Tensor, *, preference: Tensor | None = None) -> Solution:
@@ -50,6 +51,7 @@ def upgrad(gram: Tensor, *, preference: Tensor | None = None) -> Solution:
     return make_solution(gram, weights, residual, ~unsolved.any(-1))
 
 
+@replay_on_cuda
 def upgrad_weights(gram: Tensor, *, preference: Tensor | None = None) -> Tensor:
     """Return the weights of :func:`upgrad` without residual.
 

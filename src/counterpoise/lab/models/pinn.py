@@ -163,10 +163,10 @@ def _padded(parameters: Sequence[Tensor]) -> list[Tensor]:
 def fused_layers(x: Tensor, orders: Orders) -> Any:
     """Return the module of layers as single CUDA kernels, or None where it does not apply.
 
-    COUNTERPOISE_FUSED=1 enables it.
+    COUNTERPOISE_FUSED=0 disables it, for measurements.
     """
     supported = x.is_cuda and x.dtype == torch.float32 and x.shape[-1] == 2 and len(orders) <= 2
-    if not supported or max(orders, default=0) > 2 or os.environ.get("COUNTERPOISE_FUSED") != "1":
+    if not supported or max(orders, default=0) > 2 or os.environ.get("COUNTERPOISE_FUSED") == "0":
         return None
     return _load_layers()
 

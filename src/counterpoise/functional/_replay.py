@@ -1,0 +1,133 @@
+"""Solvers on CUDA as one graph each.
+
+A solver launches hundreds of small kernels, which takes longer than they run. After a few calls with the same shapes,
+it is captured as a CUDA graph: a call then copies its inputs, replays the graph and copies the result. Experimental:
+COUNTERPOISE_SOLVER_GRAPHS=1 enables it.
+"""
+
+import functools
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ParamSpec
+
+import torch
+from torch import Tensor
+
+P = ParamSpec("P")
+
+ENABLED = os.environ.get("COUNTERPOISE_SOLVER_GRAPHS") == "1"
+MAX_TASKS = 16  # larger matrices take longer than the launches
+EAGER_CALLS = 3  # with the same shapes, before the capture
+MAX_RECORDINGS = 32  # per solver
+
+
+class Recording:
+    """A captured call of a solver. Its inputs and its result keep their addresses."""
+
+    def __init__(self, solver: Callable[..., Tensor], arguments: Sequence[Any], options: dict[str, Any]) -> None:
+        arguments = [_copy(argument) for argument in arguments]
+        options = {name: _copy(value) for name, value in options.items()}
+        self.inputs = _tensors(arguments, options)
+        self.graph = torch.cuda.CUDAGraph()
+        current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            solver(*arguments, **options)  # allocates the workspaces of this stream outside the graph
+            torch.cuda.synchronize()
+            self.graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                self.result = solver(*arguments, **options)
+            finally:
+                self.graph.capture_end()
+        current.wait_stream(side)
+
+    def __call__(self, inputs: Sequence[Tensor]) -> Tensor:
+        for static, given in zip(self.inputs, inputs, strict=True):
+            static.copy_(given)
+        self.graph.replay()
+        return self.result.clone()
+
+
+class Replayed:
+    """The recordings of one solver, by the shapes of its inputs, its options and the stream."""
+
+    def __init__(self, solver: Callable[..., Tensor]) -> None:
+        self.solver = solver
+        self.calls: dict[Hashable, int] = {}
+        self.recordings: OrderedDict[Hashable, Recording | None] = OrderedDict()  # None: the capture failed
+        self.lock = threading.Lock()
+
+    def __call__(self, arguments: Sequence[Any], options: dict[str, Any]) -> Tensor:
+        inputs = _tensors(arguments, options)
+        key = (
+            tuple(_describe(value) for value in (*arguments, *options.values())),
+            tuple(options),
+            torch.cuda.current_stream().cuda_stream,
+        )
+        with self.lock:
+            if key not in self.recordings:
+                calls = self.calls[key] = self.calls.get(key, 0) + 1
+                if calls <= EAGER_CALLS:
+                    return self.solver(*arguments, **options)
+                self._record(key, arguments, options)
+            self.recordings.move_to_end(key)
+            recording = self.recordings[key]
+            return self.solver(*arguments, **options) if recording is None else recording(inputs)
+
+    def _record(self, key: Hashable, arguments: Sequence[Any], options: dict[str, Any]) -> None:
+        try:
+            self.recordings[key] = Recording(self.solver, arguments, options)
+        except RuntimeError:  # an operation that cannot be captured, in this version of CUDA
+            self.recordings[key] = None
+        while len(self.recordings) > MAX_RECORDINGS:
+            self.calls.pop(self.recordings.popitem(last=False)[0])
+
+
+def replay_on_cuda(solver: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """Replay a solver as a CUDA graph where that is possible.
+
+    Args:
+        solver (callable): Takes a Gram matrix, and further tensors and numbers. It reads no values from the device and
+            draws no random numbers.
+    """
+    replayed = Replayed(solver)
+
+    @functools.wraps(solver)
+    def run(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        if ENABLED and _can_replay(args, kwargs):
+            return replayed(args, kwargs)
+        return solver(*args, **kwargs)
+
+    return run
+
+
+def is_captured(tensor: Tensor) -> bool:
+    """Return whether the current stream captures a CUDA graph."""
+    return tensor.is_cuda and not torch.compiler.is_compiling() and torch.cuda.is_current_stream_capturing()
+
+
+def _can_replay(arguments: Sequence[Any], options: dict[str, Any]) -> bool:
+    """Return whether all tensors are on the current CUDA device, and nothing traces or captures the call."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    inputs = _tensors(arguments, options)
+    return (
+        all(type(value) is Tensor and value.is_cuda for value in inputs)
+        and inputs[0].shape[-1] <= MAX_TASKS
+        and inputs[0].device.index == torch.cuda.current_device()
+        and not torch.cuda.is_current_stream_capturing()
+    )
+
+
+def _tensors(arguments: Sequence[Any], options: dict[str, Any]) -> list[Tensor]:
+    return [value for value in (*arguments, *options.values()) if isinstance(value, Tensor)]
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _describe(value: Any) -> Hashable:
+    return (value.shape, value.dtype) if isinstance(value, Tensor) else value
