@@ -23,13 +23,6 @@ def make_run(method: Recipe, seed: int, **options: Any) -> Run:
     return Run("qm9", spec("synthetic-molecules", molecules=50, **options), MODEL, method, seed, SCHEDULE)
 
 
-def train(runs: list[Run], epochs: int = 2) -> QM9Trainer:
-    trainer = QM9Trainer(runs)
-    for _ in range(epochs):
-        trainer.train_epoch()
-    return trainer
-
-
 def started(runs: list[Run]) -> QM9Trainer:
     trainer = QM9Trainer(runs)
     trainer.start_epoch()
@@ -140,11 +133,12 @@ def test_gradients_are_compared_on_the_shared_parameters_if_asked() -> None:
 
 
 def test_runs_resume_from_a_checkpoint(tmp_path: Path) -> None:
-    names = ("Sum", "FAMO", "BPGS", "Gradient normalisation", "DWA", "PCGrad")
-    runs = [make_run(METHODS[name], 5) for name in names]
-    whole, first = train(runs), train(runs, epochs=1)
+    runs = [make_run(METHODS[name], 5) for name in ("FAMO", "BPGS", "Gradient normalisation", "PCGrad")]
+    whole = QM9Trainer(runs)
+    whole.train_epoch()
     store = Store(tmp_path)
-    store.save_checkpoint("qm9", "key", first.state_dict())
+    store.save_checkpoint("qm9", "key", whole.state_dict())
+    whole.train_epoch()
     resumed = QM9Trainer(runs)
     state = store.load_checkpoint("qm9", "key")
     assert state is not None
