@@ -1,6 +1,9 @@
 """The page: the claims ledger, then every study with its tables, figures, predictions and runs."""
 
+import base64
+import gzip
 import itertools
+import json
 import platform
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -8,7 +11,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import torch
 
 import counterpoise as cp
@@ -19,7 +24,16 @@ from ..files import write_atomic
 from ..studies import STUDIES
 from .figures.render_matplotlib import FigureWriter
 from .html_ledger import VERDICT_ORDER, LedgerRow, ledger_rows
-from .html_sections import HtmlTable, StudySection, saturation_tables, section_anchor, study_section
+from .html_sections import (
+    HtmlTable,
+    StudySection,
+    html_figure,
+    printed_table,
+    saturation_tables,
+    section_anchor,
+    study_section,
+)
+from .leaderboard_page import LeaderboardSection, leaderboard_section
 from .report import Report
 from .run_collection import CollectedRuns
 from .variants import ReportVariant, report_variants, seeds_to_report
@@ -35,6 +49,8 @@ class Page:
     rows: list[LedgerRow] = field(default_factory=list)
     saturation: list[HtmlTable] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
+    scores: dict[str, pd.DataFrame] = field(default_factory=dict)  # of the full form of each study, at all rates
+    leaderboard: LeaderboardSection = field(default_factory=LeaderboardSection)
 
     def sort(self) -> None:
         """Sort claims by verdict and study, and sections by study."""
@@ -58,6 +74,7 @@ def write_page(collected: CollectedRuns, folder: Path, variants: Sequence[Report
         for variant, name in zip(variants, _folder_names(variant.label for variant in variants), strict=True):
             _add_variant(page, collected, variant, folder, name, writer)
         page.sort()
+        _add_leaderboard(page, folder, writer)
         index = folder / "index.html"
         # Names of folders may contain bytes that are not valid UTF-8.
         write_atomic(index, render_page(page, collected).encode(errors="replace"), durable=False, to_pipes=False)
@@ -84,8 +101,19 @@ def _add_variant(
     for study in variant.studies:
         page.rows += ledger_rows(report, study, variant, section_anchor(study, name))
         page.sections.append(study_section(report, study, variant, collected, figures[study.name], relative, name))
+        if not study.form and len(report.runs[study.name]) > len(page.scores.get(study.name, ())):
+            page.scores[study.name] = report.runs[study.name]
     page.saturation += saturation_tables(report, variant)
     page.files += written
+
+
+def _add_leaderboard(page: Page, folder: Path, writer: FigureWriter) -> None:
+    """Compute the leaderboard from the scores of all studies, and write its files."""
+    page.leaderboard = leaderboard_section(page.scores)
+    page.files += writer.submit(page.leaderboard.figures, folder / "figures")
+    for name, text in page.leaderboard.texts.items():
+        write_atomic(folder / name, text.encode(), durable=False, to_pipes=False)
+        page.files.append(folder / name)
 
 
 def render_page(page: Page, collected: CollectedRuns) -> str:
@@ -98,12 +126,14 @@ def render_page(page: Page, collected: CollectedRuns) -> str:
         loader=PackageLoader("counterpoise.lab.report"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment.get_template("page.html.j2").render(
         sections=page.sections,
         rows=page.rows,
         has_ledger=any(section.study in STUDIES for section in page.sections),
         saturation=page.saturation,
+        leaderboard=page.leaderboard,
+        leaderboard_figures=[html_figure(name, spec) for name, spec in page.leaderboard.figures.items()],
+        printed_table=printed_table,
         repeated_titles=_repeated(section.title for section in page.sections),
         counts={verdict: sum(row.verdict == verdict for row in page.rows) for verdict in VERDICT_ORDER},
         collected=collected,
@@ -114,8 +144,30 @@ def render_page(page: Page, collected: CollectedRuns) -> str:
         date=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         css=(templates / "page.css").read_text(),
         js=(templates / "page.js").read_text(),
-        plotly=get_plotlyjs(),
+        packed=PackedFigures(),
+        plotly=compress(get_plotlyjs()),
     )
+
+
+class PackedFigures:
+    """The figures of a page as one compressed text, to which the template adds them in the order of the page."""
+
+    def __init__(self) -> None:
+        self.figures: list[str] = []
+
+    def add(self, figure: dict[str, Any]) -> int:
+        """Add a figure and return its number."""
+        self.figures.append(json.dumps(figure, allow_nan=False, separators=(",", ":")))
+        return len(self.figures) - 1
+
+    def text(self) -> str:
+        """Return all figures, one line of JSON each, compressed."""
+        return compress("\n".join(self.figures))
+
+
+def compress(text: str) -> str:
+    """Return a text as base64 of gzip, which the page decompresses."""
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def _repeated(titles: Iterable[str]) -> Sequence[str]:

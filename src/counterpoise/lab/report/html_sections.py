@@ -119,7 +119,7 @@ def study_section(
         f"{folder}/" if folder else "",
         _study_tables(report, study),
         [agreement] if agreement else [],
-        [_html_figure(name, spec) for name, spec in figures.items()],
+        [html_figure(name, spec) for name, spec in figures.items()],
         list(_prediction_strips(study, cells, collected)),
         run_groups(cells, collected),
         [name for name in files if Path(name).stem in (study.name, f"{study.name}-ranks", *figures)],
@@ -135,7 +135,7 @@ def _study_tables(report: Report, study: Study) -> list[HtmlTable]:
     if study.layout == "ranks" and (rankings := ranks.rankings(study, frame)):
         return [_ranking_table(ranking) for ranking in rankings]
     if study.layout == "comparison":
-        found += [_printed_table(table) for table in comparison.printed_tables(study, frame)]
+        found += [printed_table(table) for table in comparison.printed_tables(study, frame)]
     for seeds in report.seed_sets[study.name]:
         for grid in tables.table_grids(study, tables.table_entries(study, frame, seeds)):
             ours, theirs = tables.mark_best(grid), tables.mark_best(grid, paper=True)
@@ -172,7 +172,8 @@ def _ranking_table(ranking: ranks.Ranking) -> HtmlTable:
     return HtmlTable(f"{ranking.part} (Friedman p = {ranking.p:.2g})", ["average rank", "mean score"], rows)
 
 
-def _printed_table(table: ranks.PrintedTable) -> HtmlTable:
+def printed_table(table: ranks.PrintedTable) -> HtmlTable:
+    """Return a table of texts for the page."""
     rows = [(name, [_plain_cell(text) for text in texts]) for name, *texts in table.rows]
     note = f" ({table.note})" if table.note else ""
     return HtmlTable(f"{table.title}{note}", table.heads[1:], rows)
@@ -189,17 +190,26 @@ def saturation_tables(report: Report, variant: ReportVariant) -> list[HtmlTable]
     return [HtmlTable(f"Saturation of BPGS{label}", list(saturation.HEADS[1:]), rows)]
 
 
-def _html_figure(name: str, spec: FigureSpec) -> HtmlFigure:
+def html_figure(name: str, spec: FigureSpec) -> HtmlFigure:
+    """Return a figure for the page. Its files have the same name."""
     return HtmlFigure(name, spec.title, spec.alt_text, plotly_panels(spec), spec.columns, spec.legend())
 
 
 def _prediction_strips(study: Study, cells: Sequence[Cell], collected: CollectedRuns) -> Iterator[PredictionStrip]:
-    """Yield, per condition, the ground truth if it is known and each method's predictions at its first seed."""
+    """Yield, per condition, the ground truth if it is known and each method's predictions at its first seed.
+
+    A run that belongs to several conditions is shown once.
+    """
+    shown: set[str] = set()
     for condition in study.conditions:
         truth_sheets: list[PredictionSheet] = []
         sheets: dict[str, PredictionSheet] = {}
+        repeated: set[str] = set()
         for cell in cells:
-            if cell.condition != condition or cell.method in sheets:
+            if cell.condition != condition or cell.method in sheets or cell.method in repeated:
+                continue
+            if cell.run.key in shown:
+                repeated.add(cell.method)
                 continue
             finished = collected.runs[cell.run.key]
             predicted, truth = finished.picture(PREDICTED), finished.picture(TRUTH)
@@ -207,6 +217,7 @@ def _prediction_strips(study: Study, cells: Sequence[Cell], collected: Collected
                 continue
             if truth is not None and not truth_sheets:  # archives omit photographs that may not be redistributed
                 truth_sheets = [PredictionSheet("image and ground truth", COLUMNS[TRUTH], _data_url(truth))]
+            shown.add(cell.run.key)
             name = f"{cell.method}, seed {cell.run.seed}"
             sheets[cell.method] = PredictionSheet(name, COLUMNS[PREDICTED], _data_url(predicted))
         if sheets:

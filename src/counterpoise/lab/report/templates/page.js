@@ -12,8 +12,9 @@
     Math.round(parseInt(hex.slice(i, i + 2), 16) * 0.75 + 63.75).toString(16).padStart(2, "0")).join("");
 
   const columns = (plot) => Math.min(2, Number(getComputedStyle(plot.closest(".panels")).getPropertyValue("--columns")));
+  let figures = null; // JSON texts by number, once they are unpacked
   function figure(plot) {
-    let text = plot.parentElement.nextElementSibling.textContent.replaceAll('"text-colour"', JSON.stringify(css("--text")));
+    let text = figures[plot.dataset.figure].replaceAll('"text-colour"', JSON.stringify(css("--text")));
     if (dark() && !text.includes('"heatmap"')) text = text.replace(/"#[0-9a-fA-F]{6}"/g, (s) => `"${lighter(s.slice(1, 8))}"`);
     const { data, layout } = JSON.parse(text);
     const hidden = hiddenIn(plot.closest(".figure"));
@@ -34,9 +35,10 @@
   const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
   const drawn = new Set();
   function draw(plot) {
+    drawn.add(plot);
+    if (figures === null) return; // drawn when everything is unpacked
     const { data, layout } = figure(plot);
     Plotly.react(plot, data, layout, config);
-    drawn.add(plot);
     plot.dataset.drawn = "";
   }
 
@@ -83,4 +85,20 @@
   });
   addEventListener("afterprint", () => { printing = false; theme(); });
   theme();
+
+  async function unpack(id) {
+    const element = document.getElementById(id);
+    const bytes = Uint8Array.from(atob(element.textContent), (c) => c.charCodeAt(0));
+    element.remove();
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  }
+  // Waits until the page is on screen, because the library takes long to compile.
+  requestAnimationFrame(() => setTimeout(async () => {
+    const [texts, library] = await Promise.all([unpack("figures"), unpack("plotly")]);
+    const script = document.createElement("script");
+    script.textContent = library;
+    document.head.append(script);
+    figures = texts.split("\n");
+    drawn.forEach(draw);
+  }));
 })();

@@ -1,0 +1,142 @@
+"""Figures of the leaderboard: methods by worlds, and score against cost."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ..leaderboard import Estimate, Standing, WorldStandings
+from ..leaderboard_cost import PASSES, Cost
+from ..leaderboard_text import verdict
+from ..leaderboard_worlds import PLAIN_SUM, World
+from .spec import Axis, FigureSpec, Mark, MarkStyle, Panel, Points, ReferenceLine, TextLabel
+
+STYLES = {
+    1: ("better than the plain sum", MarkStyle("#0072B2", "o")),
+    -1: ("worse", MarkStyle("#D55E00", "v")),
+    0: ("undecided", MarkStyle("#888888", "s")),
+}
+LEAST_WORLDS = 2
+"""Methods that were run in fewer worlds are only in the tables."""
+MAX_METHODS = 24
+COLUMNS = 3
+TICKS = ("1", "1, some per loss", "1 per loss")
+FLOOR = -20.0
+"""Changes below this, in %, are drawn at the edge."""
+
+
+def overview(board: Sequence[WorldStandings]) -> FigureSpec:
+    """Draw each method relative to the plain sum, with a panel per world. To the right is better everywhere."""
+    methods = shown_methods(board)
+    panels = [_panel(standings, methods) for standings in board]
+    columns = min(COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
+    return FigureSpec(
+        "Methods relative to the plain sum, with 95 % intervals over seeds (to the right is better)",
+        f"{len(methods)} methods in {len(board)} worlds, each relative to the plain sum, best mean rank at the top.",
+        panels,
+        columns=columns,
+        size=(3.7 * columns, rows * (0.9 + 0.2 * len(methods)) + 0.4),
+    )
+
+
+def shown_methods(board: Sequence[WorldStandings]) -> list[str]:
+    """Return the methods that were run in at least two worlds, best first by their mean place in each world."""
+    places: dict[str, list[float]] = {}
+    least = min(LEAST_WORLDS, len(board))
+    for standings in board:
+        compared = sorted(
+            (s for s in standings.standings if s.against_sum and s.method != PLAIN_SUM),
+            key=lambda s: -s.against_sum.value if s.against_sum else 0.0,
+        )
+        for place, standing in enumerate(compared):
+            places.setdefault(standing.method, []).append(place / max(len(compared) - 1, 1))
+    kept = {method: float(np.mean(found)) for method, found in places.items() if len(found) >= least}
+    return sorted(kept, key=lambda method: kept[method])[:MAX_METHODS]
+
+
+def _panel(standings: WorldStandings, methods: Sequence[str]) -> Panel:
+    world = standings.world
+    marks: list[Mark] = []
+    for sign, (label, style) in STYLES.items():
+        rows = [
+            (place, standing, standing.against_sum)
+            for place, method in enumerate(methods)
+            if (standing := standings.find(method)) and standing.against_sum
+            and verdict(world, standing.against_sum) == sign
+        ]  # fmt: skip
+        if rows:
+            marks.append(_points(world, label, style, rows))
+    neutral = 1.0 if world.unit == "factor" else 0.0
+    marks.append(ReferenceLine(neutral, "vertical", emphasised=True))
+    ticks = list(enumerate(methods))
+    return Panel(
+        marks,
+        f"{world.title} ({_count(standings)})",
+        Axis(axis_label(world), log=world.unit == "factor"),
+        Axis(ticks=ticks, limits=(len(methods) - 0.4, -0.6)),
+    )
+
+
+def _points(world: World, label: str, style: MarkStyle, rows: Sequence[tuple[int, Standing, Estimate]]) -> Points:
+    floor = FLOOR if world.unit == "change" else 0.0
+    values, low, high = (
+        [max(getattr(estimate, name), floor) for _, _, estimate in rows] for name in ("value", "low", "high")
+    )
+    places, names = [place for place, _, _ in rows], [standing.method for _, standing, _ in rows]
+    return Points(label, values, places, style, 5.0, low, high, along="x", hover_texts=names)
+
+
+def axis_label(world: World) -> str:
+    return "error, times lower" if world.unit == "factor" else "change of score (%)"
+
+
+def _count(standings: WorldStandings) -> str:
+    problems, seeds = len(standings.problems), len(standings.seeds)
+    return f"{problems} problem{'s' if problems > 1 else ''}, {seeds} seed{'s' if seeds > 1 else ''}"
+
+
+def frontier(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> FigureSpec:
+    """Draw the scores against the passes of a step, with the best method of each cost named."""
+    panels = [_frontier_panel(standings, costs) for standings in board]
+    columns = min(COLUMNS, len(panels))
+    return FigureSpec(
+        "Score against cost: the best method of each cost is named",
+        "Scores relative to the plain sum against the number of backward passes of a step, with a panel per world.",
+        panels,
+        columns=columns,
+        size=(3.7 * columns, 0.4 + 2.9 * -(-len(panels) // columns)),
+    )
+
+
+def _frontier_panel(standings: WorldStandings, costs: Mapping[str, Cost]) -> Panel:
+    world = standings.world
+    factors = world.unit == "factor"
+    heights = {
+        s.method: float(np.log10(s.against_sum.value)) if factors else max(s.against_sum.value, FLOOR)
+        for s in standings.ranked
+        if s.against_sum
+    }
+    low, high = min(0.0, *heights.values()), max(0.0, *heights.values())
+    span = (high - low) or 1.0
+    marks: list[Mark] = [ReferenceLine(0.0, "horizontal", "plain sum", emphasised=True)]
+    for place, kind in enumerate(PASSES):
+        group = [method for method in heights if costs[method].passes == kind]
+        if not group:
+            continue
+        values = [heights[method] for method in group]
+        x = place + (np.linspace(-0.15, 0.15, len(group)) if len(group) > 1 else np.zeros(1))
+        best = int(np.argmax(values))
+        marks.append(Points("", x, values, STYLES[1][1], 4.5, faint=True, hover_texts=group))
+        marks.append(Points("", [x[best]], [values[best]], STYLES[1][1], 6.5, hover_texts=[group[best]]))
+        marks.append(TextLabel(place, values[best] + 0.06 * span, group[best], "center", "bottom"))
+    powers = range(int(np.floor(low)), int(np.ceil(high)) + 1)
+    return Panel(
+        marks,
+        world.title,
+        Axis("backward passes of a step", ticks=list(enumerate(TICKS)), limits=(-0.6, len(TICKS) - 0.4), grid=False),
+        Axis(
+            axis_label(world),
+            ticks=[(power, f"{10.0**power:g}") for power in powers] if factors else None,
+            limits=(low - 0.08 * span, high + 0.2 * span),
+        ),
+    )

@@ -1,0 +1,74 @@
+"""The cost of a training step with each method: passes through the network, and measured times where they compare."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+from ..engine import Recipe
+from ..engine.methods import describe
+from ..studies import STUDIES
+from .leaderboard_worlds import PLAIN_SUM, method_labels, recipes
+
+MEASURED = "nyuv2-overhead"
+"""The study whose methods take turns in one process, so that their times compare."""
+
+Passes = Literal["one", "some", "each"]
+PASSES: dict[Passes, str] = {
+    "one": "one backward pass",
+    "some": "one, and one per loss in some steps",
+    "each": "one backward pass per loss",
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of a step.
+
+    Args:
+        passes: How many backward passes a step takes.
+        extra_forward: Whether it takes a second forward pass.
+        time: Duration of an epoch relative to the plain sum, where it was measured.
+    """
+
+    passes: Passes
+    extra_forward: bool = False
+    time: float | None = None
+
+    def __str__(self) -> str:
+        passes = PASSES[self.passes] + (", two forward passes" if self.extra_forward else "")
+        return passes if self.time is None else f"{passes}; {self.time:.2f} × the time"
+
+
+def step_costs(frames: Mapping[str, pd.DataFrame]) -> dict[str, Cost]:
+    """Return the cost of each method of the leaderboard.
+
+    Times of other runs are not used: they were trained in batches of many methods, or several at a time on one GPU.
+
+    Args:
+        frames: The scores of all runs of each study by its name.
+    """
+    times = _measured_times(frames.get(MEASURED, pd.DataFrame()))
+    return {
+        name: Cost(_passes(recipe), "step_end" in describe(recipe.name).needs, times.get(name))
+        for name, recipe in recipes().items()
+    }
+
+
+def _passes(recipe: Recipe) -> Passes:
+    space = describe(recipe.name).space
+    if space == "gradient":
+        return "each"
+    return "some" if space == "scale" or recipe.kwargs.get("statistic") == "gradient" else "one"
+
+
+def _measured_times(frame: pd.DataFrame) -> dict[str, float]:
+    """Return the mean duration of an epoch relative to the plain sum at the same seed."""
+    if not len(frame):
+        return {}
+    frame = frame.assign(method=frame["method"].map(method_labels(STUDIES[MEASURED])))
+    times = frame.pivot_table(index=["condition", "seed"], columns="method", values="epoch_seconds")
+    if PLAIN_SUM not in times:
+        return {}
+    return {str(name): float(value) for name, value in times.div(times[PLAIN_SUM], axis=0).mean().dropna().items()}

@@ -1,0 +1,134 @@
+"""The leaderboard on the page: answers, figures, a card per world, and complete tables as HTML and files."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from . import ranks
+from .figures.leaderboard import frontier, overview
+from .figures.spec import FigureSpec
+from .leaderboard import Standing, WorldStandings, leaderboard
+from .leaderboard_cost import Cost, step_costs
+from .leaderboard_text import Answer, answers, format_estimate, verdict
+from .leaderboard_worlds import PLAIN_SUM, TUNED_SUM
+from .ranks import PrintedTable
+from .tables import format_seeds
+
+CARD_METHODS = 3
+
+
+@dataclass(frozen=True)
+class CardRow:
+    """A method on a card: its comparison with the plain sum, how that is decided, and its cost."""
+
+    method: str
+    comparison: str
+    verdict: str  # better, worse, undecided
+    cost: str
+
+
+@dataclass(frozen=True)
+class WorldCard:
+    """A world on the page: its best methods, the complete table, and what the comparison does not control."""
+
+    anchor: str
+    title: str
+    situation: str
+    facts: str
+    best: list[CardRow]
+    table: PrintedTable
+    confounds: tuple[str, ...]
+    studies: tuple[str, ...]
+
+
+@dataclass
+class LeaderboardSection:
+    """The opening of the page."""
+
+    answers: list[Answer] = field(default_factory=list)
+    cards: list[WorldCard] = field(default_factory=list)
+    figures: dict[str, FigureSpec] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)  # files beside the page, by name
+
+
+def leaderboard_section(frames: Mapping[str, pd.DataFrame]) -> LeaderboardSection:
+    """Return the leaderboard of recorded scores; empty if no world has any.
+
+    Args:
+        frames: The scores of all runs of each study, at all learning rates, by the name of the study.
+    """
+    board, costs = leaderboard(frames), step_costs(frames)
+    if not board:
+        return LeaderboardSection()
+    cards = [world_card(standings, costs) for standings in board]
+    return LeaderboardSection(
+        answers(board, costs),
+        cards,
+        {"leaderboard": overview(board), "leaderboard-cost": frontier(board, costs)},
+        {
+            "tables/leaderboard.md": ranks.markdown(card.table for card in cards),
+            "tables/leaderboard.csv": leaderboard_csv(board, costs),
+        },
+    )
+
+
+def world_card(standings: WorldStandings, costs: Mapping[str, Cost]) -> WorldCard:
+    world = standings.world
+    best = [s for s in standings.ranked if s.method != PLAIN_SUM][:CARD_METHODS]
+    problems = len(standings.problems)
+    facts = [f"{problems} problem{'s' if problems > 1 else ''}", format_seeds(standings.seeds)]
+    facts.append(f"{len(standings.ranked)} methods ranked")
+    return WorldCard(
+        world.name,
+        world.title,
+        world.situation,
+        " · ".join(facts),
+        [_card_row(standings, standing, costs) for standing in best],
+        world_table(standings, costs),
+        world.confounds,
+        world.studies,
+    )
+
+
+def _card_row(standings: WorldStandings, standing: Standing, costs: Mapping[str, Cost]) -> CardRow:
+    decided = {1: "better", -1: "worse", 0: "undecided"}[verdict(standings.world, standing.against_sum)]
+    comparison = format_estimate(standings.world, standing.against_sum)
+    return CardRow(standing.method, comparison, decided, str(costs[standing.method]))
+
+
+def world_table(standings: WorldStandings, costs: Mapping[str, Cost]) -> PrintedTable:
+    """Return the table of all methods: mean rank, comparisons with both sums, cost, and number of runs."""
+    world, tuned = standings.world, any(standing.against_tuned for standing in standings.standings)
+    heads = ["method", "mean rank", "against the plain sum"]
+    heads += [f"against the {TUNED_SUM.lower()}"] if tuned else []
+    rows = []
+    for standing in standings.standings:
+        rank = standing.rank
+        row = [standing.method, "–" if rank is None else f"{rank.value:.1f} [{rank.low:.1f}, {rank.high:.1f}]"]
+        row.append("" if standing.method == PLAIN_SUM else format_estimate(world, standing.against_sum))
+        row += [format_estimate(world, standing.against_tuned)] if tuned else []
+        runs = f"{standing.runs}" + (f", {standing.diverged} diverged" if standing.diverged else "")
+        rows.append([*row, str(costs[standing.method]), runs])
+    problems = f"{len(standings.problems)} problem{'s' if len(standings.problems) > 1 else ''}"
+    note = f"{problems}, {format_seeds(standings.seeds)}; 95 % intervals over seeds, paired"
+    return PrintedTable([*heads, "backward passes of a step", "runs"], rows, world.title, note)
+
+
+def leaderboard_csv(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> str:
+    """Return a row per world and method."""
+    rows = []
+    for standings in board:
+        for standing in standings.standings:
+            world = standings.world
+            row: dict[str, Any] = {"world": world.name, "unit": world.unit, "method": standing.method}
+            for name in ("rank", "against_sum", "against_tuned"):
+                estimate = getattr(standing, name)
+                for part in ("value", "low", "high"):
+                    key = name if part == "value" else f"{name}_{part}"
+                    row[key] = None if estimate is None else getattr(estimate, part)
+            cost = costs[standing.method]
+            row |= {"passes": cost.passes, "relative_time": cost.time, "runs": standing.runs}
+            rows.append(row | {"diverged": standing.diverged, "seeds": standing.seeds, "problems": standing.problems})
+    return str(pd.DataFrame(rows).to_csv(index=False, float_format="%.6g"))

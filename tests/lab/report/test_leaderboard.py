@@ -1,0 +1,240 @@
+"""The leaderboard: ranks, comparisons with the plain and the hand-tuned sum, costs, answers, and the page."""
+
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.browser import Open, overflow
+
+from counterpoise.lab.report import collect_runs, write_page
+from counterpoise.lab.report.figures.spec import FigureSpec, Points
+from counterpoise.lab.report.leaderboard import WorldStandings, at_chosen_rates, leaderboard
+from counterpoise.lab.report.leaderboard_cost import step_costs
+from counterpoise.lab.report.leaderboard_page import leaderboard_section
+from counterpoise.lab.report.leaderboard_text import answers, format_estimate, verdict
+from counterpoise.lab.report.leaderboard_worlds import PLAIN_SUM, WORLDS, method_labels, recipes
+from counterpoise.lab.studies import STUDIES
+
+SEEDS = range(10)
+Score = Callable[[str, str, int], float]
+
+
+def study_frame(
+    name: str, methods: Mapping[str, Any], score: Score, seeds: range = SEEDS, metric: str = "macro", lr: float = 0.001
+) -> pd.DataFrame:
+    """Return the scores of some methods under the default conditions of a study."""
+    study = STUDIES[name]
+    conditions = [condition for condition in study.conditions if not condition.opt_in]
+    rows = [
+        {"method": m, "condition": c.key, "seed": s, "lr": lr, metric: score(m, c.key, s)}
+        for m in methods
+        for c in conditions
+        if not c.only or m in c.only
+        for s in seeds
+    ]
+    return pd.DataFrame(rows).assign(**({} if metric == "macro" else {"macro": lambda f: 1 - f[metric]}))
+
+
+def table_score(method: str, condition: str, seed: int) -> float:
+    """BPGS gains a tenth without factors and is unaffected by them; the plain sum and Kendall lose half by them."""
+    base = {"Static": 0.50, "Kendall": 0.52, "BPGS": 0.55}[method] + 0.001 * seed
+    return base / 2 if condition.endswith("×1000") and method != "BPGS" else base
+
+
+@pytest.fixture(scope="module")
+def board() -> dict[str, WorldStandings]:
+    frames = {"tabular": study_frame("tabular", {"Static": 0, "Kendall": 0, "BPGS": 0}, table_score)}
+    return {standings.world.name: standings for standings in leaderboard(frames)}
+
+
+def test_ranks_and_relative_scores_are_paired(board: dict[str, WorldStandings]) -> None:
+    assert list(board) == ["tables", "tables-rescaled"]
+    plain = board["tables"]
+    assert [standing.method for standing in plain.standings] == ["BPGS", "Kendall", PLAIN_SUM]
+    assert [standing.rank.value for standing in plain.ranked if standing.rank] == [1.0, 2.0, 3.0]
+    best = plain.standings[0]
+    mean = 0.001 * np.mean(SEEDS)
+    assert best.against_sum is not None
+    assert best.against_sum.value == pytest.approx(100 * (0.05 / (0.50 + mean)))
+    assert best.against_sum.low < best.against_sum.value < best.against_sum.high
+    assert verdict(plain.world, best.against_sum) == 1
+    assert (best.runs, best.seeds, best.problems, best.diverged) == (170, 10, 17, 0)
+    assert best.against_tuned is None
+
+
+def test_hand_tuned_sum_is_the_plain_sum_without_factors(board: dict[str, WorldStandings]) -> None:
+    rescaled = board["tables-rescaled"]
+    plain, best = rescaled.find(PLAIN_SUM), rescaled.find("BPGS")
+    assert plain
+    assert plain.against_tuned
+    assert best
+    assert best.against_tuned
+    assert plain.against_tuned.value == pytest.approx(-50)
+    assert best.against_tuned.value == pytest.approx(100 * 0.05 / (0.5 + 0.0045))
+    assert best.against_sum is not None
+    assert best.against_sum.value > 100
+
+
+def test_compare_pairs_any_two_methods(board: dict[str, WorldStandings]) -> None:
+    estimate = board["tables"].compare("Kendall", "BPGS")
+    assert estimate is not None
+    assert verdict(board["tables"].world, estimate) == -1
+    assert board["tables"].compare("Kendall", "Nash-MTL") is None
+
+
+def test_missing_runs_have_no_rank_and_diverged_runs_rank_last() -> None:
+    frame = study_frame("tabular", {"Static": 0, "Kendall": 0, "BPGS": 0}, table_score)
+    frame.loc[(frame["method"] == "BPGS") & (frame["seed"] == 0), "macro"] = float("nan")
+    frame = frame[~((frame["method"] == "Kendall") & (frame["seed"] == 1))]
+    (standings, _) = leaderboard({"tabular": frame})
+    diverged, missing = standings.find("BPGS"), standings.find("Kendall")
+    assert diverged
+    assert missing
+    assert diverged.rank is not None
+    assert diverged.rank.value == pytest.approx((2 + 9) / 10)
+    assert diverged.diverged == 17
+    assert missing.rank is None
+    assert missing.against_sum is not None
+    assert missing.runs == 17 * 9
+    assert standings.standings[-1] is missing
+
+
+def test_rates_are_chosen_at_seeds_that_are_not_counted() -> None:
+    study = STUDIES["beyond-rescaling"]
+
+    def good_at_first(method: str, condition: str, seed: int) -> float:
+        return 0.9 if seed < 45 else 0.1
+
+    seeds = range(42, 52)
+    first = study_frame(study.name, {"static": 0, "BPGS": 0}, good_at_first, seeds, lr=0.001)
+    second = study_frame(study.name, {"static": 0, "BPGS": 0}, lambda m, c, s: 0.8, seeds, lr=0.01)
+    kept = at_chosen_rates(study, pd.concat([first, second]))
+    assert set(kept["lr"]) == {0.001}
+    assert set(kept["seed"]) == set(range(45, 52))
+    fixed = STUDIES["tabular"]
+    frame = study_frame("tabular", {"Static": 0}, table_score)
+    assert at_chosen_rates(fixed, frame) is frame
+
+
+ERRORS = {"Sum": 0.1, "Sum ×10": 0.02, "Sum ×100": 0.05, "LRA": 0.01, "BPGS": 1.0, "DCGD": 0.005}
+
+
+@pytest.fixture(scope="module")
+def physics() -> WorldStandings:
+    seeds = range(5, 9)
+    name = "pinn-helmholtz"
+    shown = study_frame(name, ERRORS, lambda m, c, s: ERRORS[m] * (1 + s / 100), seeds, "rel_l2")
+    choice = study_frame(name, ERRORS, lambda m, c, s: ERRORS[m], range(100, 102), "rel_l2")
+    (standings,) = leaderboard({name: pd.concat([shown, choice])})
+    return standings
+
+
+def test_errors_are_compared_by_their_geometric_mean(physics: WorldStandings) -> None:
+    assert physics.seeds == (5, 6, 7, 8)
+    lra, tuned, bpgs = (physics.find(name) for name in ("LRA", "Sum ×10", "BPGS"))
+    assert lra
+    assert tuned
+    assert bpgs
+    assert lra.against_sum
+    assert tuned.against_tuned
+    assert bpgs.against_sum
+    assert lra.against_sum.value == pytest.approx(10)
+    assert tuned.against_tuned.value == pytest.approx(1), "chosen at the seeds of the rates"
+    assert bpgs.against_sum.value == pytest.approx(0.1)
+    assert format_estimate(physics.world, lra.against_sum) == "error 10 × lower"
+    assert format_estimate(physics.world, bpgs.against_sum) == "error 10 × higher"
+
+
+def test_answers_follow_the_numbers(board: dict[str, WorldStandings], physics: WorldStandings) -> None:
+    costs = step_costs({})
+    units, pinn, similar, against = answers([*board.values(), physics], costs)
+    assert units.text.startswith("Use BPGS (one backward pass): the runs do not show it to be worse than")
+    assert "The plain sum: −50.0 %" in units.text
+    assert pinn.text.startswith(
+        "Use LRA (error 10 × lower against the plain sum) or, with one backward pass per loss, DCGD"
+    )
+    assert "Avoid BPGS: their errors are more than 5 times as large" in pinn.text
+    assert similar.text.startswith("Start with the plain sum. Of 2 methods, only BPGS (+9.9 %) and")
+    assert against.question == "Does BPGS beat Kendall?"
+    assert "better on Tables (" in against.text
+    worse = study_frame(
+        "tabular", {"Static": 0, "BPGS": 0}, lambda m, c, s: table_score("Static", c, s) - (m == "BPGS") / 9
+    )
+    found = answers(leaderboard({"tabular": worse}), costs)
+    assert [answer.text.split(".")[0] for answer in found[:2]] == [
+        "No method reaches the hand-tuned sum",
+        "Use the plain sum",
+    ]
+    assert "BPGS scores lower" in found[1].text
+
+
+def test_methods_have_one_name_in_all_studies() -> None:
+    names = {name: method_labels(STUDIES[name]) for world in WORLDS for name in world.studies}
+    assert (
+        names["tabular"]["Static"] == names["beyond-rescaling"]["static"] == names["pinn-helmholtz"]["Sum"] == PLAIN_SUM
+    )
+    assert names["nyuv2"]["UWSO"] == names["beyond-rescaling"]["UWSO"] == names["pinn-helmholtz"]["UW-SO"] == "UW-SO"
+    assert names["beyond-rescaling"]["aligned-mtl"] == names["pinn-helmholtz"]["Aligned-MTL"] == "Aligned-MTL"
+    assert names["pinn-helmholtz"]["DCGD + LRA"] == "LRA + DCGD"
+    assert names["nyuv2"]["BPGS (clip 1)"] == "BPGS (clip 1)"
+    assert "Single-task" not in names["tabular"]
+    assert all(len(set(labels.values())) == len(labels) for labels in names.values())
+
+
+def test_costs_count_passes_and_use_times_that_compare() -> None:
+    rows = [("Static", 1.0), ("Kendall", 1.1), ("BPGS", 1.05)]
+    frame = pd.DataFrame(
+        [{"method": m, "condition": "half", "seed": s, "epoch_seconds": t * (1 + s)} for m, t in rows for s in (0, 1)]
+    )
+    costs = step_costs({"nyuv2-overhead": frame})
+    assert set(costs) == set(recipes())
+    assert str(costs["Kendall"]) == "one backward pass; 1.10 × the time"
+    assert str(costs["FAMO"]) == "one backward pass, two forward passes"
+    assert [costs[name].passes for name in ("BPGS", "LRA", "BPGS (gradient)", "Nash-MTL")] == [
+        "one",
+        "some",
+        "some",
+        "each",
+    ]
+    assert step_costs({})["Kendall"].time is None
+
+
+def test_section_is_empty_without_scores_of_a_world() -> None:
+    assert leaderboard({}) == []
+    assert leaderboard_section({"tabular": study_frame("tabular", {"BPGS": 0}, table_score)}).cards == []
+
+
+def write_nothing(spec: FigureSpec, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_name(f"{path.name}.png").touch()
+    path.with_name(f"{path.name}.pdf").touch()
+
+
+def test_page_opens_with_answers_figures_and_cards(
+    tmp_path: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("counterpoise.lab.report.figures.render_matplotlib.save_figure", write_nothing)
+    frame = study_frame("tabular", {"Static": 0, "Kendall": 0, "BPGS": 0}, table_score)
+    section = leaderboard_section({"tabular": frame})
+    first = section.figures["leaderboard"].panels[0]
+    values = [x for mark in first.marks if isinstance(mark, Points) for x in mark.x]
+    assert len(values) == 2
+    table = pd.read_csv(io.StringIO(section.texts["tables/leaderboard.csv"])).set_index(["world", "method"])
+    assert table.loc[("tables", "BPGS"), "against_sum"] == pytest.approx(max(values), rel=1e-4)
+    (tmp_path / "runs").mkdir()
+    frame.assign(epochs=100).to_csv(tmp_path / "runs" / "tabular.csv", index=False)
+    files = write_page(collect_runs([tmp_path]), tmp_path / "page")
+    assert {"leaderboard.csv", "leaderboard.md", "leaderboard.png"} <= {path.name for path in files}
+    page = open_page(files[0], width=390)
+    assert page.locator("main > section").first.get_attribute("id") == "leaderboard"
+    assert page.locator(".answers dt").count() == 3
+    assert page.locator(".card").count() == 2
+    assert "BPGS" in page.locator("#world-tables-rescaled li").first.inner_text()
+    for link in page.locator(".answers a, .card a").all():
+        assert page.locator(link.get_attribute("href") or "missing").count() == 1
+    page.locator("details").evaluate_all("all => all.forEach(d => d.open = true)")
+    assert overflow(page) == 0
