@@ -71,8 +71,7 @@ class QM9Trainer(StackTrainer):
         """Set the learning rates and the order of the molecules."""
         active = (~self.stopped).float().unsqueeze(1)
         for (rows, optimizer), factor in zip(self.optimizers, self.factors, strict=True):
-            found = self.plateau.factors(optimizer.lr.cpu(), rows) * active[rows]
-            factor.copy_(found)
+            factor.copy_(self.plateau.factors(optimizer.lr.cpu(), rows) * active[rows])
         self.log.zero_()
         self.workload.start_epoch(self.epoch)
 

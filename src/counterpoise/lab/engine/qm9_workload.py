@@ -96,8 +96,8 @@ class QM9Workload:
             units = torch.tensor([1000.0 if unit == "meV" else 1.0 for unit in UNITS], dtype=torch.float64)
             return torch.zeros(1, 1, len(units), dtype=torch.float64), units.expand(self.replicas, 1, -1)
         known = [molecules.targets[rows] for rows in self.train.cpu()]
-        centre, spread = (torch.stack([found(y) for y in known]).unsqueeze(1) for found in (_mean, _deviation))
-        return centre, spread
+        centre, spread = torch.stack([y.mean(0) for y in known]), torch.stack([y.std(0) for y in known])
+        return centre.unsqueeze(1), spread.unsqueeze(1)
 
     def start_epoch(self, epoch: int) -> None:
         """Draw the order of the molecules, which depends on the seed of the run and the epoch alone."""
@@ -168,14 +168,6 @@ def molecule_inputs(molecules: Molecules, device: str, dtype: torch.dtype) -> Mo
 def _squared_errors(out: Tensor, batch: TrainingBatch) -> Tensor:
     errors: Tensor = (batch.weight * (out - batch.targets).square()).sum(1)
     return errors
-
-
-def _mean(values: Tensor) -> Tensor:
-    return values.mean(0)
-
-
-def _deviation(values: Tensor) -> Tensor:
-    return values.std(0)
 
 
 @lru_cache(maxsize=2)
