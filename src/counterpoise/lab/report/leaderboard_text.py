@@ -79,9 +79,10 @@ def _different_units(standings: WorldStandings, costs: Mapping[str, Cost]) -> An
     else:
         cost = " (one backward pass)" if cheap else ""
         them = "them" if len(chosen) > 1 else "it"
+        names = join([s.method for s in chosen])
         text = (
-            f"Use {join([s.method for s in chosen])}{cost}: the runs do not show {them} to be worse than the hand-tuned "
-            f"sum ({chosen[0].method}: {format_estimate(world, chosen[0].against_tuned)}).{behind}"
+            f"Use {names}{cost}: the runs do not show {them} to be worse than the hand-tuned sum "
+            f"({chosen[0].method}: {format_estimate(world, chosen[0].against_tuned)}).{behind}"
         )
     text += f" {_evidence(standings)}"
     return Answer("My losses have different units.", text, f"world-{world.name}")
