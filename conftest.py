@@ -24,6 +24,7 @@ MAY_SKIP = {
     "tests/lab/data/test_tabular.py": "needs the real data",
     "tests/lab/engine/test_cuda_dense.py": "needs a CUDA device",
     "tests/lab/engine/test_executors.py": "needs Ray",
+    "tests/lab/engine/test_qm9.py": "needs a CUDA device",
     "tests/lab/engine/test_tabular.py": "needs a CUDA device",
     "tests/lab/models/test_pinn_kernels.py": "needs a CUDA device",
     "tests/lab/models/test_qm9.py": "needs torch-geometric",

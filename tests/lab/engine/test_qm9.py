@@ -132,6 +132,17 @@ def test_gradients_are_compared_on_the_shared_parameters_if_asked() -> None:
     assert trainer.network.value.isfinite().all()
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_replayed_steps_equal_those_of_a_cpu() -> None:
+    values = []
+    for device in ("cpu", "cuda"):
+        trainer = started([replace(make_run(METHODS[name], 0), device=device) for name in ("Sum", "FAMO", "Kendall")])
+        for _ in range(12):
+            trainer.advance()
+        values.append(trainer.network.value.cpu())
+    torch.testing.assert_close(values[1], values[0], rtol=1e-3, atol=1e-4)
+
+
 def test_runs_resume_from_a_checkpoint(tmp_path: Path) -> None:
     runs = [make_run(METHODS[name], 5) for name in ("FAMO", "BPGS", "Gradient normalisation", "PCGrad")]
     whole = QM9Trainer(runs)
