@@ -63,7 +63,7 @@ def measure(build: Build, seed: int) -> list[float]:
 
 def table(rows: dict[str, list[list[float]]]) -> str:
     """Return the table of the smallest and the largest number over the seeds, by method."""
-    lines = [f"| method | {' | '.join(COLUMNS)} |", f"| --- |{' --- |' * len(COLUMNS)}"]
+    lines = [f"| method | {' | '.join(COLUMNS)} |", f"| --- |{' ---: |' * len(COLUMNS)}"]
     for name, seeds in rows.items():
         columns = zip(COLUMNS.values(), zip(*seeds, strict=True), strict=True)
         cells = [f"{min(column):{spec}} – {max(column):{spec}}" for spec, column in columns]

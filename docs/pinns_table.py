@@ -183,7 +183,7 @@ def summarise(network: Networks, balancer: cp.Balancer) -> dict[str, Any]:
 
 def table(rows: dict[str, list[list[float]]]) -> str:
     """Return the table of the smallest and the largest number over the seeds, by method."""
-    lines = [f"| method | {' | '.join(COLUMNS)} |", f"| --- |{' --- |' * len(COLUMNS)}"]
+    lines = [f"| method | {' | '.join(COLUMNS)} |", f"| --- |{' ---: |' * len(COLUMNS)}"]
     for name, seeds in rows.items():
         columns = zip(COLUMNS.values(), zip(*seeds, strict=True), strict=True)
         cells = [format_range(min(column), max(column), spec) for spec, column in columns]
