@@ -88,18 +88,44 @@ def test_page_opens_from_disk_and_draws_every_figure(made: tuple[Path, Path], op
 def test_ledger_has_a_row_per_claim_and_failures_come_first(made: tuple[Path, Path], open_page: Open) -> None:
     page = open_page(made[1] / "index.html")
     claims = [claim.text for name in ("rescaling", "scale-stress") for claim in STUDIES[name].claims]
+    assert page.locator(".claims[open]").count() == 0
+    page.locator(".claims").evaluate_all("all => all.forEach(d => d.open = true)")
     rows = page.locator(".ledger tbody tr")
     assert rows.count() == len(claims)
     verdicts = [rows.nth(i).get_attribute("data-verdict") or "" for i in range(rows.count())]
     places = [VERDICT_ORDER.index(verdict) for verdict in verdicts]
     titles = [STUDIES[name].title for name in ("rescaling", "scale-stress")]
-    studies = [titles.index(rows.nth(i).locator("a").inner_text()) for i in range(rows.count())]
-    assert list(zip(places, studies, strict=True)) == sorted(zip(places, studies, strict=True))
-    text = page.inner_text(".ledger")
+    studies = [titles.index(rows.nth(i).locator("a").first.inner_text()) for i in range(rows.count())]
+    assert list(zip(studies, places, strict=True)) == sorted(zip(studies, places, strict=True))
+    text = page.inner_text("#ledger")
     assert all(claim in text for claim in claims)
     button = page.locator(f"button.filter[data-verdict='{verdicts[0]}']")
     button.click()
     assert page.locator(".ledger tbody tr:visible").count() == len(claims) - verdicts.count(verdicts[0])
+
+
+def test_search_shows_matching_claims_and_studies(made: tuple[Path, Path], open_page: Open) -> None:
+    page = open_page(made[1] / "index.html")
+    page.fill("#search", "kendall MONOTONICALLY")
+    assert page.locator(".ledger tbody tr:visible").count() == 1
+    assert page.locator(".claims:visible").count() == 1
+    page.fill("#search", "segmentation")
+    assert page.locator(".study[id]:visible").count() == 1
+    assert page.locator("nav a:visible").count() == 1
+    page.fill("#search", "")
+    assert page.locator(".study[id]:visible").count() == 3
+
+
+def test_links_open_the_details_around_their_target(made: tuple[Path, Path], open_page: Open) -> None:
+    page = open_page(made[1] / "index.html")
+    row = page.locator("#claims-rescaling tbody tr").first
+    assert not row.is_visible()
+    page.evaluate("location.hash = 'claims-rescaling'")
+    row.wait_for(state="visible")
+    with page.expect_download() as download:
+        page.locator("figure[data-name='stress'] button.data").click()
+    panels = json.loads(Path(download.value.path()).read_text())
+    assert [set(panel) for panel in panels] == [{"data", "layout"}] * 4
 
 
 def test_legend_toggles_curves_in_all_panels(made: tuple[Path, Path], open_page: Open) -> None:
@@ -147,9 +173,7 @@ def test_printing_uses_the_light_theme_and_draws_everything(
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
     page.wait_for_function("document.querySelectorAll('.plot:not([data-drawn])').length === 0")
     page.emulate_media(media="print")
-    assert page.evaluate(
-        "document.querySelector('.scroll').scrollHeight <= document.querySelector('.scroll').clientHeight"
-    )
+    assert page.locator(".claims:not([open])").count() == 0
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 

@@ -23,7 +23,7 @@ from ..data.visualisation import CLASS_COLOURS
 from ..files import write_atomic
 from ..studies import STUDIES
 from .figures.render_matplotlib import FigureWriter
-from .html_ledger import VERDICT_ORDER, LedgerRow, ledger_rows
+from .html_ledger import VERDICT_ORDER, LedgerRow, ledger_groups, ledger_rows
 from .html_sections import (
     HtmlTable,
     StudySection,
@@ -53,10 +53,10 @@ class Page:
     leaderboard: LeaderboardSection = field(default_factory=LeaderboardSection)
 
     def sort(self) -> None:
-        """Sort claims by verdict and study, and sections by study."""
+        """Sort claims and sections by study."""
         places = {name: place for place, name in enumerate(STUDIES)}
         titles = {study.title: place for place, study in enumerate(STUDIES.values())}
-        self.rows.sort(key=lambda row: (VERDICT_ORDER.index(row.verdict), titles[row.study]))
+        self.rows.sort(key=lambda row: titles[row.study])
         self.sections.sort(key=lambda section: places.get(section.study, len(places)))
 
 
@@ -128,7 +128,7 @@ def render_page(page: Page, collected: CollectedRuns) -> str:
     )  # fmt: skip
     return environment.get_template("page.html.j2").render(
         sections=page.sections,
-        rows=page.rows,
+        groups=ledger_groups(page.rows),
         has_ledger=any(section.study in STUDIES for section in page.sections),
         saturation=page.saturation,
         leaderboard=page.leaderboard,

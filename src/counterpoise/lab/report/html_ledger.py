@@ -1,6 +1,6 @@
 """The claims ledger of the page: one row per claim."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..studies import Study
@@ -32,6 +32,31 @@ class LedgerRow:
         """The paper's value of each result; a single one if all are the same."""
         values = [result["paper"] for result in self.results]
         return values[:1] if len(set(values)) == 1 else values
+
+
+@dataclass(frozen=True)
+class LedgerGroup:
+    """The claims of a study in one variant, failed ones first."""
+
+    rows: list[LedgerRow]
+
+    @property
+    def first(self) -> LedgerRow:
+        return self.rows[0]
+
+    @property
+    def counts(self) -> dict[Verdict, int]:
+        """The number of claims with each verdict that occurs."""
+        counts = {verdict: sum(row.verdict == verdict for row in self.rows) for verdict in VERDICT_ORDER}
+        return {verdict: count for verdict, count in counts.items() if count}
+
+
+def ledger_groups(rows: Iterable[LedgerRow]) -> list[LedgerGroup]:
+    """Group claims by study and variant, in the order in which these first appear."""
+    groups: dict[str, list[LedgerRow]] = {}
+    for row in rows:
+        groups.setdefault(row.anchor, []).append(row)
+    return [LedgerGroup(sorted(group, key=lambda row: VERDICT_ORDER.index(row.verdict))) for group in groups.values()]
 
 
 def ledger_rows(report: Report, study: Study, variant: ReportVariant, anchor: str) -> Iterator[LedgerRow]:

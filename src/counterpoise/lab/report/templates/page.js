@@ -61,12 +61,52 @@
     }
   }
 
-  for (const button of document.querySelectorAll("button.filter")) {
+  // Shows the claims with a chosen verdict and all searched words, and the studies and methods with these words.
+  const search = document.getElementById("search");
+  const filters = [...document.querySelectorAll("button.filter")];
+  const texts = new Map();
+  const text = (element) => {
+    if (!texts.has(element)) texts.set(element, element.textContent.toLowerCase());
+    return texts.get(element);
+  };
+  function filter() {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = (element) => words.every((word) => text(element).includes(word));
+    const off = new Set(filters.filter((b) => b.getAttribute("aria-pressed") === "false").map((b) => b.dataset.verdict));
+    for (const group of document.querySelectorAll(".claims")) {
+      const rows = [...group.querySelectorAll("tbody tr")];
+      for (const row of rows) row.hidden = off.has(row.dataset.verdict) || !found(row);
+      group.hidden = rows.every((row) => row.hidden);
+      if (words.length) group.open = !group.hidden;
+    }
+    for (const row of document.querySelectorAll("#leaderboard .scores tbody tr")) row.hidden = !found(row);
+    for (const section of document.querySelectorAll(".study[id]")) {
+      section.hidden = !found(section);
+      document.querySelector(`nav a[href="#${CSS.escape(section.id)}"]`).hidden = section.hidden;
+    }
+  }
+  search.addEventListener("input", filter);
+  for (const button of filters) {
+    button.addEventListener("click", () => { press(button, button.getAttribute("aria-pressed") === "false"); filter(); });
+  }
+
+  // Opens what a link points into, for example a table among "more tables".
+  function reveal() {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    for (let element = target; element; element = element.parentElement)
+      if (element.tagName === "DETAILS") element.open = true;
+    target?.scrollIntoView();
+  }
+  addEventListener("hashchange", reveal);
+
+  for (const button of document.querySelectorAll("button.data")) {
     button.addEventListener("click", () => {
-      const on = button.getAttribute("aria-pressed") === "false";
-      press(button, on);
-      for (const row of document.querySelectorAll(".ledger tbody tr"))
-        if (row.dataset.verdict === button.dataset.verdict) row.hidden = !on;
+      const figure = button.closest(".figure");
+      const parts = [...figure.querySelectorAll(".plot")].map((plot) => figures[plot.dataset.figure]);
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(new Blob([`[${parts}]`], { type: "application/json" }));
+      link.download = `${figure.dataset.name}.json`;
+      link.click();
     });
   }
 
@@ -80,11 +120,13 @@
   // For printing, draws all figures in the light theme, at the width of the paper.
   addEventListener("beforeprint", () => {
     printing = true;
+    document.querySelectorAll(".claims").forEach((group) => { group.open = true; });
     plots.forEach((plot) => drawn.add(plot));
     theme();
   });
   addEventListener("afterprint", () => { printing = false; theme(); });
   theme();
+  if (location.hash) reveal();
 
   async function unpack(id) {
     const element = document.getElementById(id);
