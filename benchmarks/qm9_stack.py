@@ -11,18 +11,23 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from pinn_stack import is_captured, print_kernels
-from qm9_reference import GeometricLoop
+from qm9_reference import GeometricLoop, GeometricNetwork, graphs_of, to_stacked
 
 from counterpoise.lab.data.locations import data_folder
+from counterpoise.lab.data.qm9 import TARGETS
 from counterpoise.lab.engine import Recipe, Run, Store, execute, plan, spec
 from counterpoise.lab.engine.archive import pack
 from counterpoise.lab.engine.cuda_graphs import WARM_UP
 from counterpoise.lab.engine.qm9 import QM9Trainer
-from counterpoise.lab.engine.qm9_workload import SYNTHETIC, load_molecules
+from counterpoise.lab.engine.qm9_batches import paired, separate
+from counterpoise.lab.engine.qm9_workload import SYNTHETIC, load_molecules, molecule_inputs
+from counterpoise.lab.models.qm9 import StackedMPNN
 from counterpoise.lab.studies.qm9 import FURTHER_METHODS, GRADIENT_SPACE, MAIN_METHODS, METHODS, STUDY
 from counterpoise.lab.studies.select import select_runs
 
@@ -68,6 +73,34 @@ def check(methods: dict[str, Recipe], options: argparse.Namespace) -> None:
             f"{name:24} captured {captured!s:5}  parameters differ by {difference:.1e}, losses by {losses:.1e}",
             flush=True,
         )
+
+
+def compare_with_geometric(options: argparse.Namespace) -> None:
+    """Compare outputs and gradients with torch-geometric on some molecules, alone and in pairs, in float32."""
+    molecules = load_molecules(data_name(), options.molecules)[torch.arange(options.batch)]
+    peer = GeometricNetwork().to(options.device)
+    network = StackedMPNN([0], len(TARGETS)).to(options.device)
+    with torch.no_grad():
+        for name, value in (to_stacked(*item) for item in peer.named().items()):
+            network.get_parameter(name).copy_(value)
+    collate = import_module("torch_geometric.data").Batch.from_data_list
+    out = peer(collate(graphs_of(molecules)).to(options.device))
+    flow = torch.randn(out.shape, generator=torch.Generator().manual_seed(0)).to(out)
+    grads = dict(zip(peer.named(), torch.autograd.grad(out, list(peer.named().values()), flow), strict=True))
+    inputs = molecule_inputs(molecules, options.device, torch.float32)
+    sizes = molecules.present().sum(1).to(options.device)
+    index = sizes.argsort()
+    half = options.batch // 2
+    rows = torch.stack([index[:half], index[half:].flip(0)], -1).flatten()[None]
+    shapes = {"alone": separate(inputs, rows), "in pairs": paired(inputs, rows, sizes)}
+    for shape, batch in shapes.items():
+        found = network(batch)
+        own = torch.autograd.grad(found, list(network.parameters()), flow[rows])
+        by_name = dict(zip((name for name, _ in network.named_parameters()), own, strict=True))
+        expected = dict(to_stacked(*item) for item in grads.items())
+        worst = max(float((by_name[name] - grad).norm() / grad.norm()) for name, grad in expected.items())
+        difference = float((found[0] - out[rows[0]]).detach().abs().max() / out.detach().abs().max())
+        print(f"torch-geometric, molecules {shape}: outputs differ by {difference:.1e}, gradients by {worst:.1e}")
 
 
 def measure(methods: dict[str, Recipe], options: argparse.Namespace) -> None:
@@ -195,6 +228,8 @@ def main() -> None:
     chosen = options.methods.split(",")
     methods = GROUPS[options.methods] if options.methods in GROUPS else {name: METHODS[name] for name in chosen}
     if options.command == "check":
+        if find_spec("torch_geometric"):
+            compare_with_geometric(options)
         check(methods, options)
         return
     measure(methods, options)

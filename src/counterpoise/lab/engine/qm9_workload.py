@@ -144,7 +144,8 @@ class QM9Workload:
         """Return the sums (R, T) of the absolute errors of the next held-out molecules, in the units of the targets."""
         batch = self.next_batch(self.held_out, pairs=pairs)
         difference = (self.network(batch.molecules) - batch.targets).abs() * (batch.weight > 0)
-        return difference.double().sum(1) * self.spread.squeeze(1)
+        errors: Tensor = difference.double().sum(1) * self.spread.squeeze(1)
+        return errors
 
 
 def relative_change(errors: Tensor) -> Tensor:

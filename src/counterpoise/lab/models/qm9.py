@@ -221,9 +221,9 @@ def _gru_cell(x: Tensor, state: Tensor, layers: dict[str, Tensor]) -> Tensor:
             given.flatten(0, 1), own.flatten(0, 1), state.flatten(0, 1)
         )[0]
         return fused.view_as(state)
-    given, own = given.chunk(3, -1), own.chunk(3, -1)
-    reset, update = (given[0] + own[0]).sigmoid(), (given[1] + own[1]).sigmoid()
-    proposed = torch.addcmul(given[2], reset, own[2]).tanh()
+    (x_reset, x_update, x_proposed), (h_reset, h_update, h_proposed) = given.chunk(3, -1), own.chunk(3, -1)
+    reset, update = (x_reset + h_reset).sigmoid(), (x_update + h_update).sigmoid()
+    proposed = torch.addcmul(x_proposed, reset, h_proposed).tanh()
     return torch.lerp(proposed, state, update)
 
 
