@@ -1,22 +1,38 @@
-"""Measure how to compute task gradients: in a loop or in one batched pass, with and without `features`.
+"""Measure how to compute task gradients: small networks, many tasks, large models.
 
-    python benchmarks/passes.py [cpu|cuda]
+    python benchmarks/passes.py [small] [tasks] [methods] [large] [memory] [vit] [--device cuda] [--threads 2]
 
-The networks are small, because `passes="auto"` decides between the two there. Ratios are to the loop without features.
+- small: a loop or one batched pass, with and without `features`. Ratios are to the loop without features.
+- tasks: all modes and torchjd's autogram, with UPGrad. Ratios are to T calls of `autograd.grad`.
+- methods: the loop and the automatic choice for every method that needs only the Gram matrix; the same ratios.
+- large: an MLP with 25 million parameters. Ratios are to a plain step.
+- memory: the peak memory of the same steps, each in a process of its own.
+- vit: a vision transformer of the size of ViT-B on CUDA: ratios to a plain step and peak memory.
 """
 
+import argparse
+import copy
+import resource
+import subprocess
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from timing import FOLDER, compare, save
-from torch import nn
+from torch import Tensor, nn
 
 import counterpoise as cp
 
+Rows = list[dict[str, Any]]
 SIZES = ((64, 2, 5, 64), (64, 2, 8, 64), (256, 4, 3, 128), (256, 4, 14, 128), (512, 4, 8, 128), (512, 4, 8, 512))
 """Width, depth, number of tasks and batch size."""
+MANY = ((256, 3), (256, 14), (256, 40), (256, 100), (896, 16))
+"""Width of an MLP with three layers, and number of tasks: 0.2 and 2.4 million parameters."""
+METHODS = ("mgda", "pcgrad", "cagrad", "upgrad", "nash-mtl", "fairgrad", "imtl-g", "config", "aligned-mtl")
+LARGE = (4, 16, 40, 100)
 
 
 def make_step(
@@ -37,10 +53,8 @@ def make_step(
     return step
 
 
-def main() -> None:
-    device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
-    torch.set_num_threads(2)
-    rows: list[dict[str, Any]] = []
+def small_rows(device: str) -> Rows:
+    rows: Rows = []
     for size in SIZES:
         cases = {
             f"{passes}{', through features' if through else ''}": make_step(*size, device, passes, through)
@@ -51,7 +65,222 @@ def main() -> None:
         ratios = {case: round(ratio, 3) for case, (_, ratio) in times.items()}
         rows.append(dict(zip(("width", "depth", "T", "batch"), size, strict=True)) | {"ratios": ratios})
         print(rows[-1], flush=True)
-    save(f"passes_{device}", rows, FOLDER)
+    return rows
+
+
+class Transformer(nn.Module):
+    """A vision transformer of the size of ViT-B, on patches that are already cut out."""
+
+    def __init__(self, width: int = 768, depth: int = 12, tokens: int = 197) -> None:
+        super().__init__()
+        self.embed = nn.Linear(768, width)
+        self.position = nn.Parameter(torch.zeros(tokens, width))
+        layer = nn.TransformerEncoderLayer(
+            width, width // 64, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, depth, nn.LayerNorm(width), enable_nested_tensor=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z: Tensor = self.layers(self.embed(x) + self.position)
+        return z.mean(1)
+
+
+class Problem:
+    """A trunk with one small head per task, and its losses on one batch."""
+
+    def __init__(self, trunk: nn.Module, x: Tensor, width: int, tasks: int) -> None:
+        self.trunk, self.x = trunk.to(x.device), x
+        self.heads = nn.ModuleList(nn.Linear(width, 1) for _ in range(tasks)).to(x.device)
+        self.y = torch.randn(len(x), tasks, device=x.device)
+        self.shared = list(self.trunk.parameters())
+
+    @classmethod
+    def mlp(cls, width: int, depth: int, tasks: int, device: str) -> "Problem":
+        torch.manual_seed(0)
+        layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.ReLU())]
+        return cls(nn.Sequential(*layers), torch.randn(32, width, device=device), width, tasks)
+
+    @classmethod
+    def vit(cls, tasks: int, batch: int) -> "Problem":
+        torch.manual_seed(0)
+        return cls(Transformer(), torch.randn(batch, 197, 768, device="cuda"), 768, tasks)
+
+    def losses(self) -> list[Tensor]:
+        for parameter in (*self.shared, *self.heads.parameters()):
+            parameter.grad = None
+        z = self.trunk(self.x)
+        return [(head(z)[:, 0] - self.y[:, task]).square().mean() for task, head in enumerate(self.heads)]
+
+    def plain(self) -> None:
+        torch.stack(self.losses()).sum().backward()
+
+    def calls(self) -> None:
+        """Call `autograd.grad` for each task, and drop the result."""
+        for loss in self.losses():
+            torch.autograd.grad(loss, self.shared, retain_graph=True)
+
+    def kept(self) -> list[list[Tensor | None]]:
+        """Run one backward pass per task, and keep the gradients: what a loop cannot avoid."""
+        rows: list[list[Tensor | None]] = []
+        for loss in self.losses():
+            for parameter in self.shared:
+                parameter.grad = None
+            loss.backward(retain_graph=True)
+            rows.append([parameter.grad for parameter in self.shared])
+        return rows
+
+    def ours(self, method: str, passes: str) -> Callable[[], object]:
+        balancer = cp.make(method, len(self.heads), passes=passes).to(self.x.device)
+        return lambda: balancer.backward(self.losses(), shared=self.shared)
+
+    def autogram(self, duplicate: bool = True) -> Callable[[], object]:
+        """Return a step with UPGrad and torchjd's autogram, which adds hooks to the trunk, or to a copy of it."""
+        from torchjd.aggregation import UPGradWeighting
+        from torchjd.autogram import Engine
+
+        trunk = copy.deepcopy(self.trunk) if duplicate else self.trunk
+        own = Problem(trunk, self.x, self.x.shape[-1], len(self.heads))
+        engine, weighting = Engine(own.trunk, batch_dim=None), UPGradWeighting()
+
+        def step() -> None:
+            losses = torch.stack(own.losses())
+            losses.backward(weighting(engine.compute_gramian(losses)))
+
+        return step
+
+
+def measure(cases: Mapping[str, Callable[[], object]], known: dict[str, Any], **options: Any) -> Rows:
+    rows: Rows = []
+    for case, (seconds, ratio) in compare(cases, **options).items():
+        rows.append(known | {"case": case, "ms": 1e3 * seconds, "ratio": ratio})
+        print(rows[-1], flush=True)
+    return rows
+
+
+def task_rows(device: str) -> Rows:
+    rows: Rows = []
+    for width, tasks in MANY:
+        problem = Problem.mlp(width, 3, tasks, device)
+        cases: dict[str, Callable[[], object]] = {
+            "T calls of autograd.grad": problem.calls,
+            "T backward passes, gradients kept": problem.kept,
+            "plain step": problem.plain,
+        }
+        cases |= {f"UPGrad, {passes}": problem.ours("upgrad", passes) for passes in ("loop", "batched", "lean", "auto")}
+        cases["torchjd, autogram"] = problem.autogram()
+        rows += measure(cases, {"width": width, "T": tasks}, rounds=7, seconds=0.1, warm_up=2)
+    return rows
+
+
+def method_rows(device: str) -> Rows:
+    rows: Rows = []
+    for width, tasks in MANY:
+        problem = Problem.mlp(width, 3, tasks, device)
+        cases: dict[str, Callable[[], object]] = {
+            "T calls of autograd.grad": problem.calls,
+            "torchjd, autogram": problem.autogram(),
+        }
+        cases |= {f"{m}, {passes}": problem.ours(m, passes) for m in METHODS for passes in ("loop", "auto")}
+        rows += measure(cases, {"width": width, "T": tasks}, rounds=5, seconds=0.1, warm_up=2)
+    return rows
+
+
+def large_cases(problem: Problem) -> dict[str, Callable[[], Callable[[], object]]]:
+    """Return a function for each case that builds its step."""
+    return {
+        "plain step": lambda: problem.plain,
+        "UPGrad, loop": lambda: problem.ours("upgrad", "loop"),
+        "UPGrad, lean": lambda: problem.ours("upgrad", "lean"),
+        "UPGrad, auto": lambda: problem.ours("upgrad", "auto"),
+        "torchjd, autogram": lambda: problem.autogram(duplicate=False),
+    }
+
+
+def large_rows(device: str) -> Rows:
+    rows: Rows = []
+    for tasks in LARGE:
+        problem = Problem.mlp(2048, 6, tasks, device)
+        cases = {name: build() for name, build in large_cases(problem).items() if name != "torchjd, autogram"}
+        cases["torchjd, autogram"] = problem.autogram()
+        if tasks > 40:
+            del cases["UPGrad, loop"]  # would hold 10 GB
+        rows += measure(cases, {"T": tasks}, rounds=3, seconds=0.0, warm_up=1)
+    return rows
+
+
+def memory_rows(device: str) -> Rows:
+    """Measure the peak resident memory of a process that runs two steps, less that before it builds the network."""
+    rows: Rows = []
+    for tasks in LARGE:
+        for case in large_cases(Problem.mlp(8, 1, tasks, device)):
+            if (tasks > 40 and case == "UPGrad, loop") or case == "UPGrad, auto":
+                continue
+            command = [sys.executable, __file__, "--one", case, str(tasks)]
+            peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1]
+            rows.append({"T": tasks, "case": case, "peak MB": round(float(peak))})
+            print(rows[-1], flush=True)
+    return rows
+
+
+def print_peak_memory(case: str, tasks: int) -> None:
+    import torchjd.autogram  # noqa: F401  # all cases import the same modules
+
+    large_cases(Problem.mlp(64, 1, tasks, "cpu"))[case]()()  # loads what the step needs
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    before = pages * resource.getpagesize() / 2**20
+    step = large_cases(Problem.mlp(2048, 6, tasks, "cpu"))[case]()
+    for _ in range(2):
+        step()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10 - before)
+
+
+def vit_rows(device: str) -> Rows:
+    assert device == "cuda", "the vision transformer is measured with --device cuda"
+    rows: Rows = []
+    for tasks in LARGE:
+        problem = Problem.vit(tasks, batch=16)
+        cases: dict[str, Callable[[], object]] = {
+            "plain step": problem.plain,
+            "T calls of autograd.grad": problem.calls,
+        }
+        cases |= {f"UPGrad, {passes}": problem.ours("upgrad", passes) for passes in ("loop", "lean")}
+        found = measure(cases, {"T": tasks}, rounds=3, seconds=0.0, warm_up=2, wait=True)
+        for row in found:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            cases[row["case"]]()
+            row["peak MB"] = round(torch.cuda.max_memory_allocated() / 2**20)
+            print(row["T"], row["case"], row["peak MB"], flush=True)
+        rows += found
+    return rows
+
+
+PARTS: dict[str, tuple[str, Callable[[str], Rows]]] = {
+    "small": ("passes", small_rows),
+    "tasks": ("passes_tasks", task_rows),
+    "methods": ("passes_methods", method_rows),
+    "large": ("passes_large", large_rows),
+    "memory": ("passes_memory", memory_rows),
+    "vit": ("passes_vit", vit_rows),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all parts of the device")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=FOLDER)
+    parser.add_argument("--one", nargs=2, metavar=("CASE", "TASKS"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(options.threads)
+    if options.one:
+        print_peak_memory(options.one[0], int(options.one[1]))
+        return
+    for part in options.parts or (["small", "vit"] if options.device == "cuda" else [p for p in PARTS if p != "vit"]):
+        name, measure_part = PARTS[part]
+        save(f"{name}_{options.device}", measure_part(options.device), options.out)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .gram import few_rows_on_cpu
-from .sharding import local_part
+from .sharding import is_sharded, local_part
 from .types import GradientList, TaskGradients
 
 
@@ -24,6 +24,12 @@ def combine(rows: list[GradientList], weights: Tensor | None, stacks: GradientLi
         factors = weights.tolist()  # with Python numbers, scaling and adding is one operation
     else:
         factors = weights.unbind(-1)
+    whole = [[grad for grad in row if grad is not None and not is_sharded(grad)] for row in rows]
+    if isinstance(factors[0], float) and all(len(row) == len(rows[0]) for row in whole):
+        torch._foreach_mul_(whole[0], factors[0])
+        for dense, factor in zip(whole[1:], factors[1:], strict=True):
+            torch._foreach_add_(whole[0], dense, alpha=factor)
+        return [*whole[0]]
     result: GradientList = [None] * len(rows[0])
     for row, factor in zip(rows, factors, strict=True):
         added = [k for k, grad in enumerate(row) if grad is not None and result[k] is not None]

@@ -112,6 +112,20 @@ def row_products(flat: Tensor) -> Tensor:
     return torch.bmm(whole, whole.mT).sum(0) + rest @ rest.mT
 
 
+def column_products(columns: Tensor) -> Tensor:
+    """Return columnsᵀ·columns for a few very long columns."""
+    piece = MAX_MATMUL if columns.device.type == "cpu" else GPU_PIECE
+    whole = len(columns) // piece * piece
+    rest = columns[whole:]
+    products = rest.mT @ rest
+    if whole == 0:
+        return products
+    pieces = columns[:whole].view(-1, piece, columns.shape[1])
+    if columns.device.type == "cpu":
+        return sum(((part.mT @ part).double() for part in pieces), products.double())
+    return torch.bmm(pieces.mT, pieces).sum(0) + products
+
+
 def _squared_norm(parts: list[Tensor], lead: int) -> Tensor:
     if lead == 0:
         return torch.stack(torch._foreach_norm(parts)).square().sum()

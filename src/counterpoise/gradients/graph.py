@@ -23,6 +23,22 @@ def graph_nodes(outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Iterato
         edges.extend(node.next_functions)
 
 
+def count_uses(outputs: Sequence[Tensor]) -> dict[Node, int]:
+    """Return the number of edges to each node of the graph behind the outputs."""
+    uses: dict[Node, int] = {output.grad_fn: 0 for output in outputs if output.grad_fn is not None}
+    stack = list(uses)
+    while stack:
+        for child, _ in stack.pop().next_functions:
+            if child is None:
+                continue
+            if child in uses:
+                uses[child] += 1
+            else:
+                uses[child] = 1
+                stack.append(child)
+    return uses
+
+
 def other_leaves(outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> list[Tensor]:
     """Return the leaves, other than `targets`, that the outputs reach without passing through `targets`."""
     own = {id(target) for target in targets}

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from .gram import gram_matrix
+from .graph import count_uses
 from .probes import add_gram, find_linear_probes, layer_factor
-from .segments import walk
 from .types import GradientList, TaskRoot
 
 
@@ -21,9 +21,9 @@ class LayerOutputs:
     """
 
     def __init__(self, roots: Sequence[TaskRoot], targets: Sequence[Tensor]) -> None:
-        edges, parents, _, _ = walk([(node, 0) for node in dict.fromkeys(root.loss.grad_fn for root in roots) if node])
+        uses = count_uses([root.loss for root in roots])
         unread = {id(target) for target in targets}
-        self.probes = find_linear_probes(edges, parents, unread)
+        self.probes = find_linear_probes(uses, uses, unread)
         self.others = [k for k, target in enumerate(targets) if id(target) in unread]
         self.factors = [layer_factor(probe) for probe in self.probes]  # the passes may free the inputs of the layers
         self.stacks: dict[Node, Tensor] = {}

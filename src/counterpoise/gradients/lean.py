@@ -8,7 +8,7 @@ gradients at the entry of the shared graph are combined, and one backward pass t
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from .types import GradientList, TaskGradients, TaskRoot
 
 MIN_ELEMENTS = 1 << 24  # gradients of up to this size are held at once even if the network is smaller
 INTERMEDIATES = 8  # estimated memory of a pass through a segment, in multiples of the gradients at its entries
+MAX_BATCHED_ENTRY = 1 << 20  # gradients of a task with more elements than this occupy a device on their own
 
 
 class LeanPass(NamedTuple):
@@ -115,7 +116,8 @@ class LeanPasses:
     def _read(self, entries: list[Edge], probes: Sequence[Probe], stacks: list[Tensor], limit: int) -> GradientList:
         """Return the gradients of all tasks at the probes, from batched passes if the network supports them."""
         count, largest = len(stacks[0]), max(stack[0].numel() for stack in stacks)
-        chunk = min(count, max(1, limit // (INTERMEDIATES * largest))) if self.batches else 1
+        chunk = min(count, max(1, limit // (INTERMEDIATES * largest)))
+        chunk = chunk if self.batches and largest <= MAX_BATCHED_ENTRY else 1
         if chunk > 1:
             try:
                 return _read_in_chunks(entries, probes, stacks, chunk)
@@ -171,9 +173,9 @@ def _store(argument: int, row: Tensor, sent: Sequence[Tensor | None], received: 
 def _merge_segments(graph: SharedGraph, targets: Sequence[Tensor], limit: int) -> Iterator[tuple[Segment, list[Probe]]]:
     """Merge adjacent segments with up to `limit` elements per task, and find where to read their gradients."""
     unread = {id(target) for target in targets}
-    merged, collected = graph.segments[0], find_probes(graph.segments[0], graph.parents, unread)
+    merged, collected = graph.segments[0], find_probes(graph.segments[0], graph.uses, unread)
     for segment in graph.segments[1:]:
-        probes = find_probes(segment, graph.parents, unread)
+        probes = find_probes(segment, graph.uses, unread)
         if sum(probe.size for probe in (*collected, *probes)) <= limit:
             merged, collected = Segment(merged.entries, [], segment.exits), [*collected, *probes]
         else:
@@ -211,7 +213,7 @@ def _grad(
     outputs: Sequence[Edge], inputs: Sequence[Edge | Tensor], vectors: Sequence[Tensor], keep: bool
 ) -> GradientList:
     """Return the vector-Jacobian products; None for an input that is not reached."""
-    places = [place if isinstance(place, Tensor) else GradientEdge(*place) for place in inputs]
+    places: list[Any] = [place if isinstance(place, Tensor) else GradientEdge(*place) for place in inputs]
     starts = [GradientEdge(*edge) for edge in outputs]
     grads = torch.autograd.grad(starts, places, vectors, retain_graph=keep, allow_unused=True)
     for grad in grads:
@@ -235,7 +237,8 @@ def _batched_grad(outputs: Sequence[Edge], inputs: Sequence[Edge], vectors: Sequ
 def _weighted_sum(weights: Tensor, stack: Tensor) -> Tensor:
     """Return Σ weights_i stack_i. Half precision is summed in float32, without a copy of the stack."""
     if stack.element_size() >= 4:
-        return torch.tensordot(weights.to(stack.dtype), stack, 1)
+        combined: Tensor = torch.tensordot(weights.to(stack.dtype), stack, 1)
+        return combined
     total = torch.zeros_like(stack[0], dtype=torch.float32)
     for weight, row in zip(weights.float(), stack, strict=True):
         total.addcmul_(row.float(), weight)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from .gram import MAX_MATMUL, add_products, row_products
+from .gram import add_products, column_products, row_products
 from .segments import Edge, Segment, leaf_of
 
 ISOMETRIES = ("TBackward0", "TransposeBackward0", "PermuteBackward0", "ViewBackward0", "ToCopyBackward0")
@@ -43,15 +43,15 @@ PRODUCTS = {
 }
 
 
-def find_probes(segment: Segment, parents: Mapping[Node, list[Node]], unread: set[int]) -> list[Probe]:
+def find_probes(segment: Segment, uses: Mapping[Node, int], unread: set[int]) -> list[Probe]:
     """Return where to read the gradients of the targets in a segment.
 
     Args:
         segment: the segment.
-        parents: the nodes before each node of the graph, one for each edge.
+        uses: the number of edges to each node of the graph.
         unread: the ids of the targets that have no probe yet. Those that get one are removed.
     """
-    probes = find_linear_probes(segment.nodes, parents, unread)
+    probes = find_linear_probes(segment.nodes, uses, unread)
     for node in segment.nodes:
         leaf = leaf_of(node)
         if leaf is not None and id(leaf) in unread:
@@ -60,12 +60,12 @@ def find_probes(segment: Segment, parents: Mapping[Node, list[Node]], unread: se
     return probes
 
 
-def find_linear_probes(nodes: Iterable[Node], parents: Mapping[Node, list[Node]], unread: set[int]) -> list[Probe]:
+def find_linear_probes(nodes: Iterable[Node], uses: Mapping[Node, int], unread: set[int]) -> list[Probe]:
     """Return the probes at the outputs of linear layers, and remove their parameters from `unread`."""
     probes: list[Probe] = []
     for node in nodes:
         if node.name() in PRODUCTS:
-            probe, leaves = _linear_probe(node, parents, unread)
+            probe, leaves = _linear_probe(node, uses, unread)
             if probe is not None:
                 probes.append(probe)
                 unread -= leaves
@@ -98,10 +98,9 @@ def add_gram(total: Tensor | None, stack: Tensor, factor: Tensor | None) -> Tens
     stack = stack.float() if stack.element_size() < 4 else stack
     if factor is None:
         return add_products(total, row_products(stack.reshape(count, -1)), range(count), count)
-    for columns in stack.split(max(1, MAX_MATMUL // len(factor)), -1):
-        total = add_products(total, row_products((factor @ columns).flatten(1)), range(count), count)
-    assert total is not None
-    return total
+    # With the tasks last, both products are single large ones.
+    columns = stack.reshape(count, -1).t().contiguous().view(factor.shape[1], -1)
+    return add_products(total, column_products((factor @ columns).view(-1, count)), range(count), count)
 
 
 @torch.no_grad()
@@ -113,15 +112,14 @@ def layer_factor(probe: Probe) -> Tensor | None:
     inputs = inputs.float() if inputs.element_size() < 4 else inputs
     if probe.bias:  # its gradient is that of the weights of a constant input
         inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], 1)
-    return torch.linalg.qr(inputs.mT, mode="r").R
+    factor: Tensor = torch.linalg.qr(inputs.mT, mode="r").R
+    return factor
 
 
-def _linear_probe(
-    node: Node, parents: Mapping[Node, list[Node]], unread: Collection[int]
-) -> tuple[Probe | None, set[int]]:
+def _linear_probe(node: Node, uses: Mapping[Node, int], unread: Collection[int]) -> tuple[Probe | None, set[int]]:
     """Return a probe at the outputs of a linear layer and the ids of its parameters, if this is smaller."""
     product = PRODUCTS[node.name()]
-    weight = _parameter(node, product.weight, parents, unread)
+    weight = _parameter(node, product.weight, uses, unread)
     samples, outputs = node._input_metadata[0].shape
     if weight is None or 2 * samples * outputs > weight.numel():
         return None, set()
@@ -129,16 +127,16 @@ def _linear_probe(
         return Probe((node, 0), samples * outputs, inputs=product.inputs), {id(weight)}
     if (node._saved_alpha, node._saved_beta) != (1, 1):  # type: ignore[attr-defined]
         return None, set()
-    bias = _parameter(node, product.bias, parents, unread)
+    bias = _parameter(node, product.bias, uses, unread)
     if bias is None or bias.shape != (outputs,):
         return Probe((node, 0), samples * outputs, inputs=product.inputs), {id(weight)}
     return Probe((node, 0), samples * outputs, inputs=product.inputs, bias=True), {id(weight), id(bias)}
 
 
-def _parameter(node: Node, argument: int, parents: Mapping[Node, list[Node]], unread: Collection[int]) -> Tensor | None:
+def _parameter(node: Node, argument: int, uses: Mapping[Node, int], unread: Collection[int]) -> Tensor | None:
     """Return the target behind an argument of the node, if it is used nowhere else and no hook changes its gradient."""
     child = node.next_functions[argument][0]
-    while child is not None and child.name() in ISOMETRIES and len(parents[child]) == 1:
+    while child is not None and child.name() in ISOMETRIES and uses[child] == 1:
         child = child.next_functions[0][0]
-    leaf = None if child is None or len(parents[child]) != 1 else leaf_of(child)
+    leaf = None if child is None or uses[child] != 1 else leaf_of(child)
     return leaf if leaf is not None and id(leaf) in unread and not leaf._backward_hooks else None

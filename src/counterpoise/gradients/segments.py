@@ -33,7 +33,7 @@ class SharedGraph(NamedTuple):
     """The graph behind the losses, divided into what belongs to one task and what leads to the targets."""
 
     segments: list[Segment]  # from the losses to the inputs; all uses of a target are in the same segment
-    parents: dict[Node, list[Node]]  # the nodes before each node, one for each edge
+    uses: dict[Node, int]  # the number of edges to each node
     bridges: list[Bridge]  # from the nodes of single tasks to the entries of the first segment
     outer_leaves: list[Tensor]  # the other leaves that are reached before the first segment
     inner_leaves: list[Tensor]  # the other leaves that are reached from the first segment
@@ -60,7 +60,7 @@ def find_shared_graph(starts: Sequence[Edge | None], targets: Sequence[Tensor]) 
     Returns:
         The shared graph, or None if no task depends on any target.
     """
-    edges, parents, owner, joined = walk(starts)
+    edges, parents, owner, joined = _walk(starts)
     own = {id(target) for target in targets}
     ends = [node for node in edges if id(leaf_of(node)) in own]
     if not ends:
@@ -82,10 +82,11 @@ def find_shared_graph(starts: Sequence[Edge | None], targets: Sequence[Tensor]) 
     outer, inner = (
         _other_leaves(sorted(nodes, key=order.__getitem__), own) for nodes in (outside, _reachable(core, children))
     )
-    return SharedGraph(_cut(entries, edges, core), parents, bridges, outer, inner)
+    uses = {node: len(before) for node, before in parents.items()}
+    return SharedGraph(_cut(entries, edges, core), uses, bridges, outer, inner)
 
 
-def walk(
+def _walk(
     starts: Sequence[Edge | None],
 ) -> tuple[dict[Node, list[Edge]], dict[Node, list[Node]], dict[Node, int], list[Node]]:
     """Walk the graph from each start.
