@@ -22,16 +22,19 @@ def report(
         Path,
         typer.Option("--out", "-o", help="Folder of the page and its files.", parser=parse_path, metavar="PATH"),
     ],
+    pdf: Annotated[bool, typer.Option("--pdf", help="Also write report.pdf, typeset like a paper.")] = False,
 ) -> None:
     """Write one HTML page, which opens from disk, for any set of run folders and recorded results.
 
     The page lists folders that are missing, partial or unknown.
     """
-    page = write_html_report(runs, out)
+    page = write_html_report(runs, out, pdf=pdf)
     for problem in page.collected.problems[:20]:
         print_line(f"{problem.path} ({problem.kind}: {problem.reason})", ("not used:", "yellow"))
     index = page.files[0]
     print_line(f"{index} ({index.stat().st_size / 2**20:.1f} MB) and {len(page.files) - 1} files beside it")
+    if page.pdf is not None:
+        print_line(f"{page.pdf} ({page.pdf.stat().st_size / 2**20:.1f} MB)")
 
 
 def atlas(

@@ -1,4 +1,4 @@
-"""Write the HTML page of any run folders and recorded results."""
+"""Write the HTML page, and the PDF, of any run folders and recorded results."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ class Page:
 
     files: list[Path]
     collected: CollectedRuns
+    pdf: Path | None = None
 
 
-def check_page_packages() -> None:
-    """Check that the packages that write the page are installed.
+def check_page_packages(*, pdf: bool = False) -> None:
+    """Check that the packages that write the page, and the PDF if it is wanted, are installed.
 
     Raises:
         UsageError: If one is missing.
@@ -32,23 +33,32 @@ def check_page_packages() -> None:
     for name in ("jinja2", "plotly"):
         if importlib.util.find_spec(name) is None:
             raise UsageError(f"the page needs {name}: pip install 'counterpoise[lab]'")
+    for name in ("reportlab", "pypdf") if pdf else ():
+        if importlib.util.find_spec(name) is None:
+            raise UsageError(f"the PDF needs {name}: pip install 'counterpoise[pdf]'")
 
 
-def write_html_report(runs: Sequence[Path], out: Path) -> Page:
+def write_html_report(runs: Sequence[Path], out: Path, *, pdf: bool = False) -> Page:
     """Write one HTML page that opens from disk, and the files that it links to.
 
     Args:
         runs: Folders of runs, or of recorded results. The page lists those that are missing, partial or unknown.
         out: Folder of the page.
+        pdf: Whether to write the report as a document, too (report.pdf). Default: ``False``.
 
     Raises:
         UsageError: If a package is missing, no folder can be used, or `out` is not writable.
     """
-    check_page_packages()
+    check_page_packages(pdf=pdf)
     from ..report import collect_runs, write_page
 
     collected = collect_runs(runs)
     if not collected.runs and not collected.recorded:
         raise UsageError("; ".join(f"{problem.path}: {problem.reason}" for problem in collected.problems[:5]))
     make_writable(out)
-    return Page(write_page(collected, out), collected)
+    if not pdf:
+        return Page(write_page(collected, out), collected)
+    from ..report.pdf import write_page_and_pdf
+
+    index, document, *files = write_page_and_pdf(collected, out)
+    return Page([index, document, *files], collected, document)
