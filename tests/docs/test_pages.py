@@ -22,6 +22,7 @@ import counterpoise as cp
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+COMMANDS = "studies|methods|reproduce|compare|show|data|atlas|report|pack"
 SCORES = re.compile(r"(<!-- scores -->\n).*?(\n<!-- /scores -->)", re.DOTALL)
 
 
@@ -81,7 +82,7 @@ def documented_commands() -> list[list[str]]:
             + "\n".join(re.findall(r"`(counterpoise [^`]+)`", page.read_text()))
         )
         for line in lines.splitlines():
-            call = re.search(r"\bcounterpoise ((?:studies|methods|reproduce|compare|show|data|atlas|report|pack)\b.*)", line)
+            call = re.search(rf"\bcounterpoise ((?:{COMMANDS})\b.*)", line)
             if call and "…" not in call[1]:
                 commands.append(shlex.split(call[1], comments=True))
     return commands
