@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from helpers.browser import Open, overflow
 
 from counterpoise.lab.report import collect_runs, write_page
-from counterpoise.lab.report.figures.spec import FigureSpec, Points
+from counterpoise.lab.report.figures.leaderboard import frontier
+from counterpoise.lab.report.figures.spec import FigureSpec, Points, TextLabel
 from counterpoise.lab.report.leaderboard import WorldStandings, at_chosen_rates, leaderboard
 from counterpoise.lab.report.leaderboard_cost import step_costs
 from counterpoise.lab.report.leaderboard_page import leaderboard_section
@@ -201,6 +203,21 @@ def test_costs_count_passes_and_use_times_that_compare() -> None:
         "each",
     ]
     assert step_costs({})["Kendall"].time is None
+
+
+def test_frontier_uses_times_where_enough_were_measured(board: dict[str, WorldStandings]) -> None:
+    (by_passes, _) = frontier(list(board.values()), step_costs({})).panels
+    assert by_passes.x.label == "backward passes of a step"
+    methods = {"Static": 0.50, "Kendall": 0.6, "BPGS": 0.7, "UWSO": 0.4, "PCGrad": 0.8, "CAGrad": 0.3, "Nash-MTL": 0.9}
+    frames = {"tabular": study_frame("tabular", methods, lambda m, c, s: methods[m])}
+    costs = {name: replace(cost, time=1 + 0.1 * place) for place, (name, cost) in enumerate(step_costs({}).items())}
+    (panel, _) = frontier(leaderboard(frames), costs).panels
+    assert panel.x.label == "time of a step, relative to the plain sum"
+    (points,) = [mark for mark in panel.marks if isinstance(mark, Points)]
+    assert len(points.x) == len(methods)
+    named = [mark.text for mark in panel.marks if isinstance(mark, TextLabel)]
+    assert "Nash-MTL" in named
+    assert "CAGrad" not in named, "a faster method scores higher"
 
 
 def test_section_is_empty_without_scores_of_a_world() -> None:

@@ -113,7 +113,7 @@ def world_table(standings: WorldStandings, costs: Mapping[str, Cost]) -> Printed
         rows.append([*row, str(costs[standing.method]), runs])
     problems = f"{len(standings.problems)} problem{'s' if len(standings.problems) > 1 else ''}"
     note = f"{problems}, {format_seeds(standings.seeds)}; 95 % intervals over seeds, paired"
-    return PrintedTable([*heads, "backward passes of a step", "runs"], rows, world.title, note)
+    return PrintedTable([*heads, "cost of a step", "runs"], rows, world.title, note)
 
 
 def leaderboard_csv(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> str:

@@ -66,6 +66,15 @@ WORLDS = (
         confounds=(RATE_HELD_OUT, DECAY, "BPGS and PCGrad have the settings of the paper, all others their defaults."),
     ),
     World(
+        "synthetic-adamw",
+        "Synthetic, AdamW",
+        "The same problems with a weight decay that does not depend on the size of a method's gradient",
+        ("beyond-rescaling-adamw", "beyond-scale-stress-adamw", "beyond-heterogeneous-adamw"),
+        tuned_conditions=RESCALED,
+        tuned_studies=("beyond-rescaling-adamw",),
+        confounds=(RATE_HELD_OUT, "BPGS and PCGrad have the settings of the paper, all others their defaults."),
+    ),
+    World(
         "tables",
         "Tables",
         "Seventeen real tables whose losses have similar scales",

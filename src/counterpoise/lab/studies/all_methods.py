@@ -59,4 +59,11 @@ def with_all_methods(study: Study) -> Study:
     )
 
 
-ALL_METHODS_STUDIES = tuple(with_all_methods(m.STUDY) for m in (rescaling, scale_stress, heterogeneous))
+def with_adamw(study: Study) -> Study:
+    """Return a study with AdamW, whose weight decay does not depend on the size of a method's gradient."""
+    schedule = replace(study.schedule, optimizer="adamw")
+    return replace(study, name=f"{study.name}-adamw", title=f"{study.title} (AdamW)", schedule=schedule)
+
+
+ADAM_STUDIES = tuple(with_all_methods(m.STUDY) for m in (rescaling, scale_stress, heterogeneous))
+ALL_METHODS_STUDIES = (*ADAM_STUDIES, *map(with_adamw, ADAM_STUDIES))

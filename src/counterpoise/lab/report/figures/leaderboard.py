@@ -19,6 +19,8 @@ LEAST_WORLDS = 2
 """Methods that were run in fewer worlds are only in the tables."""
 MAX_METHODS = 24
 COLUMNS = 3
+LEAST_TIMES = 6
+"""With fewer measured times, cost is the number of backward passes."""
 TICKS = ("1", "1, some per loss", "1 per loss")
 FLOOR = -20.0
 """Changes below this, in %, are drawn at the edge."""
@@ -96,12 +98,12 @@ def _count(standings: WorldStandings) -> str:
 
 
 def frontier(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> FigureSpec:
-    """Draw the scores against the passes of a step, with the best method of each cost named."""
+    """Draw the scores against the cost of a step, with the best method of each cost named."""
     panels = [_frontier_panel(standings, costs) for standings in board]
     columns = min(COLUMNS, len(panels))
     return FigureSpec(
         "Score against cost: the best method of each cost is named",
-        "Scores relative to the plain sum against the number of backward passes of a step, with a panel per world.",
+        "Scores relative to the plain sum against the cost of a step, with a panel per world.",
         panels,
         columns=columns,
         size=(3.7 * columns, 0.4 + 2.9 * -(-len(panels) // columns)),
@@ -119,24 +121,31 @@ def _frontier_panel(standings: WorldStandings, costs: Mapping[str, Cost]) -> Pan
     low, high = min(0.0, *heights.values()), max(0.0, *heights.values())
     span = (high - low) or 1.0
     marks: list[Mark] = [ReferenceLine(0.0, "horizontal", "plain sum", emphasised=True)]
-    for place, kind in enumerate(PASSES):
-        group = [method for method in heights if costs[method].passes == kind]
-        if not group:
-            continue
-        values = [heights[method] for method in group]
-        x = place + (np.linspace(-0.15, 0.15, len(group)) if len(group) > 1 else np.zeros(1))
-        best = int(np.argmax(values))
-        marks.append(Points("", x, values, STYLES[1][1], 4.5, faint=True, hover_texts=group))
-        marks.append(Points("", [x[best]], [values[best]], STYLES[1][1], 6.5, hover_texts=[group[best]]))
-        marks.append(TextLabel(place, values[best] + 0.06 * span, group[best], "center", "bottom"))
+    times = {method: time for method in heights if (time := costs[method].time) is not None}
+    if len(times) >= LEAST_TIMES:
+        x_axis = Axis("time of a step, relative to the plain sum")
+        marks.append(_named_points(times, heights))
+        frontier_methods = [
+            m for m in times if not any(times[o] < times[m] and heights[o] >= heights[m] for o in times)
+        ]
+        marks += [TextLabel(times[m], heights[m] + 0.06 * span, m, "center", "bottom") for m in frontier_methods]
+    else:
+        x_axis = Axis(
+            "backward passes of a step", ticks=list(enumerate(TICKS)), limits=(-0.6, len(TICKS) - 0.4), grid=False
+        )
+        for place, kind in enumerate(PASSES):
+            group = [method for method in heights if costs[method].passes == kind]
+            if group:
+                spread = np.linspace(-0.15, 0.15, len(group)) if len(group) > 1 else np.zeros(1)
+                marks.append(_named_points(dict(zip(group, place + spread, strict=True)), heights))
+                best = max(group, key=lambda method: heights[method])
+                marks.append(TextLabel(place, heights[best] + 0.06 * span, best, "center", "bottom"))
     powers = range(int(np.floor(low)), int(np.ceil(high)) + 1)
-    return Panel(
-        marks,
-        world.title,
-        Axis("backward passes of a step", ticks=list(enumerate(TICKS)), limits=(-0.6, len(TICKS) - 0.4), grid=False),
-        Axis(
-            axis_label(world),
-            ticks=[(power, f"{10.0**power:g}") for power in powers] if factors else None,
-            limits=(low - 0.08 * span, high + 0.2 * span),
-        ),
-    )
+    y_ticks = [(power, f"{10.0**power:g}") for power in powers] if factors else None
+    y_axis = Axis(axis_label(world), ticks=y_ticks, limits=(low - 0.08 * span, high + 0.2 * span))
+    return Panel(marks, world.title, x_axis, y_axis)
+
+
+def _named_points(places: Mapping[str, float], heights: Mapping[str, float]) -> Points:
+    names = list(places)
+    return Points("", [places[m] for m in names], [heights[m] for m in names], STYLES[1][1], 5.0, hover_texts=names)
