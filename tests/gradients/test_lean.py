@@ -85,7 +85,15 @@ def test_replicas_are_refused() -> None:
         cp.MGDA(3, passes="lean", batch_shape=2)
 
 
-@pytest.mark.parametrize("limit", [1 << 24, 300, 7])
+def test_averaging_over_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cp.UPGrad, "_combines_ranks", lambda _: True)
+    build, x = wide()
+    net = build()
+    with pytest.raises(ValueError, match="ranks='local'"):
+        cp.UPGrad(3, passes="lean").backward(net.losses(x), shared=net.trunk.parameters())
+
+
+@pytest.mark.parametrize("limit", [1 << 24, 300, 60])
 @pytest.mark.parametrize("samples", [5, 40])
 def test_segments_groups_and_pieces(monkeypatch: pytest.MonkeyPatch, samples: int, limit: int) -> None:
     """Small limits cut the network into segments, divide a segment into groups, and read a parameter in pieces."""
@@ -95,7 +103,7 @@ def test_segments_groups_and_pieces(monkeypatch: pytest.MonkeyPatch, samples: in
 
 
 class Block(nn.Module):
-    """A transformer block in evaluation of its own parts: attention, layer norms, residual connections."""
+    """A small transformer with attention, layer norms, dropout and residual connections."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,8 +118,10 @@ class Block(nn.Module):
         return z.mean(1)
 
 
-def test_transformer_with_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lean, "_element_limit", lambda _: 1500)
+@pytest.mark.parametrize("limit", [1500, 300])
+def test_transformer_with_dropout(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    """A limit below the size of the activations differentiates the tasks one by one, in the memory of one segment."""
+    monkeypatch.setattr(lean, "_element_limit", lambda _: limit)
     compare(lambda: Network(Block(), 8), torch.randn(3, 6, 4, dtype=torch.float64))
 
 

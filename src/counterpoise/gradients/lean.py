@@ -93,7 +93,7 @@ class LeanPasses:
 
     def _gram(self, graph: SharedGraph, stacks: list[Tensor], targets: Sequence[Tensor]) -> Tensor:
         """Return the inner products of all tasks; `stacks` are their gradients at the entries of the shared graph."""
-        count, limit = len(stacks[0]), _element_limit(targets)
+        count, limit, first = len(stacks[0]), _element_limit(targets), stacks
         per_task = max(1, limit // count)
         total: Tensor | None = None
         for segment, probes in _merge_segments(graph, targets, per_task):
@@ -102,7 +102,9 @@ class LeanPasses:
             for group in groups:
                 exits = segment.exits if group is groups[-1] else []
                 places = [*group, *(Probe(edge, 0) for edge in exits)]
-                found = self._read(segment.entries, places, stacks, limit)
+                found = self._read(
+                    segment.entries, places, stacks, limit, overwrite=bool(exits) and stacks is not first
+                )
                 leaving = [
                     _empty(edge, count).zero_() if stack is None else stack
                     for edge, stack in zip(exits, found[len(group) :], strict=True)
@@ -113,17 +115,21 @@ class LeanPasses:
         assert total is not None  # a segment contains at least one target
         return total
 
-    def _read(self, entries: list[Edge], probes: Sequence[Probe], stacks: list[Tensor], limit: int) -> GradientList:
-        """Return the gradients of all tasks at the probes, from batched passes if the network supports them."""
+    def _read(
+        self, entries: list[Edge], probes: Sequence[Probe], stacks: list[Tensor], limit: int, *, overwrite: bool
+    ) -> GradientList:
+        """Return the gradients of all tasks at the probes, from batched passes if the network supports them.
+
+        With `overwrite`, those at the last probe may be written over those at the entry.
+        """
         count, largest = len(stacks[0]), max(stack[0].numel() for stack in stacks)
         chunk = min(count, max(1, limit // (INTERMEDIATES * largest)))
-        chunk = chunk if self.batches and largest <= MAX_BATCHED_ENTRY else 1
-        if chunk > 1:
+        if self.batches and chunk > 1 and largest <= MAX_BATCHED_ENTRY:
             try:
                 return _read_in_chunks(entries, probes, stacks, chunk)
             except RuntimeError:  # vmap does not support an operation
                 self.batches = False
-        return _read_in_chunks(entries, probes, stacks, 1)
+        return _read_in_chunks(entries, probes, stacks, 1, overwrite=overwrite and len(stacks) == 1)
 
 
 def _start(root: TaskRoot) -> tuple[Edge | None, Tensor]:
@@ -184,7 +190,9 @@ def _merge_segments(graph: SharedGraph, targets: Sequence[Tensor], limit: int) -
     yield merged, collected
 
 
-def _read_in_chunks(entries: list[Edge], probes: Sequence[Probe], stacks: list[Tensor], chunk: int) -> GradientList:
+def _read_in_chunks(
+    entries: list[Edge], probes: Sequence[Probe], stacks: list[Tensor], chunk: int, *, overwrite: bool = False
+) -> GradientList:
     count = len(stacks[0])
     edges = [probe.edge for probe in probes]
     result: GradientList = [None] * len(probes)
@@ -196,15 +204,18 @@ def _read_in_chunks(entries: list[Edge], probes: Sequence[Probe], stacks: list[T
             single = _grad(entries, edges, [vector[0] for vector in vectors], keep=True)
             found = [None if grad is None else grad[None] for grad in single]
         for k, (probe, grads) in enumerate(zip(probes, found, strict=True)):
+            buffer = result[k]
             if grads is None:
+                if buffer is not None:
+                    buffer[start : start + chunk] = 0
                 continue
             part = grads if probe.piece is None else grads.flatten(1)[:, probe.piece]
             if chunk == count and probe.piece is None:
                 result[k] = part
                 continue
-            buffer = result[k]
             if buffer is None:
-                result[k] = buffer = part.new_zeros(count, *part.shape[1:])
+                reused = overwrite and start == 0 and probe is probes[-1] and part.shape[1:] == stacks[0].shape[1:]
+                buffer = result[k] = stacks[0] if reused else part.new_zeros(count, *part.shape[1:])
             buffer[start : start + chunk] = part
     return result
 
@@ -302,4 +313,7 @@ def _check_norms(gram: Tensor, lean: LeanPass) -> bool:
 
 
 def _squared_norm(grads: Sequence[Tensor | None]) -> float:
-    return sum(float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2 for g in grads if g is not None)
+    present = [grad for grad in grads if grad is not None]
+    return sum(
+        float(torch.linalg.vector_norm(g, dtype=torch.promote_types(g.dtype, torch.float32))) ** 2 for g in present
+    )
