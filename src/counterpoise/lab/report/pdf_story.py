@@ -11,6 +11,7 @@ from .pdf_text import BODY, FIGURE_CAPTION, TABLE_CAPTION, markup, paragraph
 
 MAX_ROWS_TOGETHER = 16  # longer tables are split where a page ends
 LEAST_SPACE = 130.0  # below the start of a table that is split
+SPACE_BELOW_SECTION, SPACE_BELOW_SUBSECTION = 220.0, 110.0  # otherwise it starts on the next page
 MAX_FIGURE_HEIGHT = 0.86 * HEIGHT
 
 
@@ -44,11 +45,11 @@ class Story:
         else:
             self.sections += 1
             number = str(self.sections)
-        self.add(CondPageBreak(LEAST_SPACE), Heading(f"{number}\N{EN SPACE}{text}", anchor))
+        self.add(CondPageBreak(SPACE_BELOW_SECTION), Heading(f"{number}\N{EN SPACE}{text}", anchor))
 
     def subheading(self, text: str, anchor: str) -> None:
         self.turn(PORTRAIT)
-        self.add(CondPageBreak(LEAST_SPACE / 2), Heading(text, anchor, 1))
+        self.add(CondPageBreak(SPACE_BELOW_SUBSECTION), Heading(text, anchor, 1))
 
     def text(self, text: str, style: ParagraphStyle = BODY) -> None:
         """Add a paragraph of plain text."""
