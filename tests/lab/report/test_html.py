@@ -12,13 +12,13 @@ import pandas as pd
 import pytest
 from helpers.browser import Open, overflow
 from helpers.commands import app
+from helpers.empty_figures import write_empty_figures
 from helpers.fake_runs import fake_run
 from typer.testing import CliRunner
 
 from counterpoise.lab.data.visualisation import PREDICTED, TRUTH
 from counterpoise.lab.engine import Store, spec
 from counterpoise.lab.report import collect_runs, write_page
-from counterpoise.lab.report.figures.spec import FigureSpec
 from counterpoise.lab.report.html_ledger import VERDICT_ORDER
 from counterpoise.lab.report.variants import report_variants, seeds_to_report
 from counterpoise.lab.studies import STUDIES, Study
@@ -34,13 +34,6 @@ def finish(store: Store, study: Study, seeds: tuple[int, ...], tasks: tuple[str,
     for cell in cells:
         store.finish(cell.run, *fake_run(cell.run, tasks), sheets)
     return len(cells)
-
-
-def write_empty_files(spec: FigureSpec, path: Path) -> None:
-    """Replaces matplotlib, which takes a second per figure and is tested in test_figures."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for suffix in (".png", ".pdf"):
-        path.with_name(f"{path.name}{suffix}").touch()
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     (unrecognised / "notes.txt").write_text("not ours")
     out = root / "out"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("counterpoise.lab.report.figures.render_matplotlib.save_figure", write_empty_files)
+        write_empty_figures(patch)
         call = CliRunner().invoke(app, ["report", str(root / "runs"), str(root / "nowhere"), "-o", str(out)])
     assert call.exit_code == 0, call.output
     return root, out
@@ -262,7 +255,7 @@ def test_page_contains_predictions_and_run_details(html: str) -> None:
 def test_recorded_scores_are_shown_unless_their_runs_are_collected(
     made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("counterpoise.lab.report.figures.render_matplotlib.save_figure", write_empty_files)
+    write_empty_figures(monkeypatch)
     recorded = tmp_path / "recorded"
     shutil.copytree(made[1] / "runs", recorded / "runs")
     (recorded / "runs" / "other.csv").write_text("a,b\n1,2\n")
@@ -281,7 +274,7 @@ def test_recorded_scores_are_shown_unless_their_runs_are_collected(
 
 
 def test_run_in_two_tables_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoise.lab.report.figures.render_matplotlib.save_figure", write_empty_files)
+    write_empty_figures(monkeypatch)
     store, study = Store(tmp_path / "runs"), on_synthetic_rooms(STUDIES["nyuv2"], small=True)
     count = finish(store, study, (42, 43), TASKS)
     (own,) = [cell for cell in study.grid(seeds=[42]) if (cell.method, cell.condition.key) == ("FAMO", "beyond")]

@@ -10,10 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.browser import Open, overflow
+from helpers.empty_figures import write_empty_figures
 
 from counterpoise.lab.report import collect_runs, write_page
 from counterpoise.lab.report.figures.leaderboard import frontier
-from counterpoise.lab.report.figures.spec import FigureSpec, Points, TextLabel
+from counterpoise.lab.report.figures.spec import Points, TextLabel
 from counterpoise.lab.report.leaderboard import WorldStandings, at_chosen_rates, leaderboard
 from counterpoise.lab.report.leaderboard_cost import step_costs
 from counterpoise.lab.report.leaderboard_page import leaderboard_section
@@ -225,16 +226,10 @@ def test_section_is_empty_without_scores_of_a_world() -> None:
     assert leaderboard_section({"tabular": study_frame("tabular", {"BPGS": 0}, table_score)}).cards == []
 
 
-def write_nothing(spec: FigureSpec, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_name(f"{path.name}.png").touch()
-    path.with_name(f"{path.name}.pdf").touch()
-
-
 def test_page_opens_with_answers_figures_and_cards(
     tmp_path: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("counterpoise.lab.report.figures.render_matplotlib.save_figure", write_nothing)
+    write_empty_figures(monkeypatch)
     frame = study_frame("tabular", {"Static": 0, "Kendall": 0, "BPGS": 0}, table_score)
     section = leaderboard_section({"tabular": frame})
     first = section.figures["leaderboard"].panels[0]

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from helpers.commands import app
+from helpers.empty_figures import write_empty_figures
 from typer.testing import CliRunner
 
 import counterpoise as cp
@@ -55,6 +56,11 @@ def diverges(balancer, seed):
 CONSTANT = 3
 """
 BETTER = {"error": "lower", "hits": "higher"}
+
+
+@pytest.fixture(autouse=True)
+def _empty_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_empty_figures(monkeypatch)
 
 
 @pytest.fixture
