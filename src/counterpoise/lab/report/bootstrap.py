@@ -1,7 +1,7 @@
 """Percentile bootstrap with a fixed random stream."""
 
 from collections.abc import Callable
-from typing import Any
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,25 +18,18 @@ def bootstrap_interval(statistic: Statistic, count: int) -> tuple[float, float]:
 
     The statistic receives indices, so that quantities computed from several paired samples are resampled together.
     """
-    from scipy import stats
-
-    if count == 1:  # scipy expects two observations; every resample of one is that one
-        low = high = float(statistic(np.zeros(1, dtype=np.intp)))
-        return low, high
-
-    def of_resample(indices: NDArray[np.intp], axis: int) -> Any:
-        return statistic(np.moveaxis(indices, axis, -1))
-
-    resampled = stats.bootstrap(
-        (np.arange(count),), of_resample, n_resamples=RESAMPLES, vectorized=True, method="percentile",
-        rng=np.random.default_rng(0),
-    )  # fmt: skip
-    values = resampled.bootstrap_distribution
+    values = statistic(_resamples(count))
     values = values[np.isfinite(values)]  # a ratio may have a denominator of zero in some resamples
     if not len(values):
         return float("nan"), float("nan")
     low, high = np.percentile(values, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
     return float(low), float(high)
+
+
+@cache
+def _resamples(count: int) -> NDArray[np.intp]:
+    """Return the indices of all resamples, (resamples, count)."""
+    return np.random.default_rng(0).integers(0, count, (RESAMPLES, count))
 
 
 def bootstrap_mean(values: NDArray[np.float64]) -> tuple[float, float]:

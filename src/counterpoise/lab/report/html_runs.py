@@ -34,7 +34,7 @@ def run_groups(cells: Sequence[Cell], collected: CollectedRuns) -> list[RunGroup
 
 
 def _run_details(cell: Cell, collected: CollectedRuns) -> dict[str, str]:
-    finished = collected.runs[cell.run.key]
+    finished = collected.runs[cell.run]
     circumstances, score = finished.circumstances, finished.result.get("macro")
     value = score if score is not None else finished.result["best"]["value"]
     seconds = circumstances.get("seconds")

@@ -55,10 +55,34 @@ class Judgement:
         return self.decisive.verdict
 
 
+@dataclass(frozen=True)
+class _Scores:
+    """The runs of each method and condition, and the metrics that some run measured."""
+
+    cells: dict[tuple[str, str], pd.DataFrame]
+    measured: frozenset[str]
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame) -> "_Scores":
+        groups = frame.groupby(["method", "condition"], sort=False)
+        cells = {cell: rows.set_index("seed") for cell, rows in groups}
+        return cls(cells, frozenset(frame.columns[frame.notna().any()]))
+
+    def values(self, statement: Statement, seeds: Sequence[int]) -> dict[Score, Values] | None:
+        """Return the score of every cell at each of the seeds, or None if a run is missing or no run measured it."""
+        found = {}
+        for score in set(statement.scores()):
+            rows = self.cells.get((score.method, score.condition))
+            if rows is None or score.metric not in self.measured or not set(seeds) <= set(rows.index):
+                return None
+            found[score] = rows[score.metric].loc[list(seeds)].to_numpy(dtype=np.float64)
+        return found
+
+
 def judge(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Judgement]:
     """Judge every claim of the study at these seeds, and claims about BPGS for both forms of it."""
     paper_seeds = set(seeds) == set(study.seeds)
-    frame = select_seeds(frame, seeds)
+    scores = _Scores.of(select_seeds(frame, seeds))
     judgements = []
     for claim in study.claims:
         about_bpgs = BPGS_RAW_LABEL in study.methods and any(
@@ -66,7 +90,7 @@ def judge(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Judge
         )
         for reading in ("BPGS", BPGS_RAW_LABEL) if about_bpgs else ("",):
             statement = claim.statement.with_method("BPGS", reading or "BPGS")
-            findings = _evaluate(study, claim.statement, statement, frame, seeds, paper_seeds)
+            findings = _evaluate(study, claim.statement, statement, scores, seeds, paper_seeds)
             judgements.append(Judgement(study.name, claim, reading, tuple(seeds), findings))
     return judgements
 
@@ -87,10 +111,10 @@ def agreement(study: Study, frame: pd.DataFrame) -> str | None:
 
 
 def _evaluate(
-    study: Study, claimed: Statement, statement: Statement, frame: pd.DataFrame, seeds: Sequence[int], paper_seeds: bool
+    study: Study, claimed: Statement, statement: Statement, scores: "_Scores", seeds: Sequence[int], paper_seeds: bool
 ) -> tuple[Finding, ...]:
     """Evaluate a statement; `claimed` is the same about BPGS as the paper has it."""
-    values = _values(statement, frame, seeds)
+    values = scores.values(statement, seeds)
     findings = []
     for part, in_paper in zip(statement.parts, claimed.parts, strict=True):
         paper = _paper_value(study, in_paper)
@@ -127,20 +151,6 @@ def _verdict(
         (low - part.bound, high - part.bound) if part.relation == ">" else (part.bound - high, part.bound - low)
     )
     return worst, "holds" if worst > 0 else "does not hold" if best < 0 else "undecided"
-
-
-def _values(statement: Statement, frame: pd.DataFrame, seeds: Sequence[int]) -> dict[Score, Values] | None:
-    """Return the score of every cell at each of the seeds, or None if a run is missing or no run measured it."""
-    found = {}
-    for score in set(statement.scores()):
-        if frame[score.metric].isna().all():
-            return None
-        rows = frame[(frame["method"] == score.method) & (frame["condition"] == score.condition)]
-        by_seed = rows.set_index("seed")[score.metric] if len(rows) else pd.Series(dtype=float)
-        if not set(seeds) <= set(by_seed.index):
-            return None
-        found[score] = by_seed.loc[list(seeds)].to_numpy(dtype=np.float64)
-    return found
 
 
 def _statistics(values: dict[Score, Values], chosen: np.ndarray) -> Lookup:

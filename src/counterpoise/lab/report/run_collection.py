@@ -58,18 +58,18 @@ class CollectedRuns:
     """All runs and scores that were found. Results are looked up by run, as in a store."""
 
     sources: list[str] = field(default_factory=list)
-    runs: dict[str, FinishedRun] = field(default_factory=dict)
+    runs: dict[Run, FinishedRun] = field(default_factory=dict)
     recorded: dict[Path, dict[str, pd.DataFrame]] = field(default_factory=dict)  # by folder and study
     problems: list[Problem] = field(default_factory=list)
     visited: dict[Path, bool] = field(default_factory=dict)
     """Resolved folders, and whether each holds runs or scores. Prevents reading a folder twice and symlink loops."""
 
     def result(self, run: Run) -> dict[str, Any] | None:
-        finished = self.runs.get(run.key)
+        finished = self.runs.get(run)
         return None if finished is None else finished.result
 
     def history(self, run: Run) -> list[dict[str, Any]]:
-        return self.runs[run.key].content.history()
+        return self.runs[run].content.history()
 
     def add_problem(self, path: Path | str, kind: str, reason: str) -> None:
         self.problems.append(Problem(str(path), kind, reason))
@@ -180,12 +180,12 @@ def _add_run(collected: CollectedRuns, source: Path, content: RunFolder | Archiv
     except ValueError as error:
         collected.add_problem(source, "unrecognised", str(error))
         return
-    if run.key in collected.runs:
+    if run in collected.runs:
         return  # the same run in two places
     if run.study not in STUDIES:
         collected.add_problem(source, "unrecognised", f"belongs to the unknown study {run.study!r}")
         return
-    collected.runs[run.key] = FinishedRun(run, source, content)
+    collected.runs[run] = FinishedRun(run, source, content)
 
 
 def _format_error(error: BaseException) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from ..data.dense import DENSE
+from ..engine import Run
 from ..studies import STUDIES, Cell, Study
 from ..studies.dense import on_synthetic_rooms
 from .recorded_scores import form_from_epochs, recorded_form
@@ -46,9 +47,9 @@ _Groups = dict[tuple[str, str, int | None], list[_FinishedStudy]]
 
 def report_variants(collected: CollectedRuns) -> list[ReportVariant]:
     """Assign every run to a cell of its study, in the order of the studies. Runs without a cell become problems."""
-    by_study: dict[str, dict[str, FinishedRun]] = {}
-    for key, finished in collected.runs.items():
-        by_study.setdefault(finished.run.study, {})[key] = finished
+    by_study: dict[str, dict[Run, FinishedRun]] = {}
+    for run, finished in collected.runs.items():
+        by_study.setdefault(run.study, {})[run] = finished
     groups: _Groups = {}
     for name, study in STUDIES.items():
         remaining = by_study.get(name, {})
@@ -59,7 +60,7 @@ def report_variants(collected: CollectedRuns) -> list[ReportVariant]:
         for finished in remaining.values():
             reason = f"{finished.run} is not in the grid of {name} as it is now"
             collected.add_problem(finished.source, "unrecognised", reason)
-            del collected.runs[finished.run.key]
+            del collected.runs[finished.run]
     variants = [
         ReportVariant(
             tuple(part.study for part in group),
@@ -85,19 +86,19 @@ def _forms(study: Study) -> Iterator[Study]:
 
 
 def _assign(
-    groups: _Groups, remaining: dict[str, FinishedRun], study: Study, device: str, epochs: int | None
-) -> dict[str, FinishedRun]:
+    groups: _Groups, remaining: dict[Run, FinishedRun], study: Study, device: str, epochs: int | None
+) -> dict[Run, FinishedRun]:
     """Add the runs that belong to this form of the study to its group. Return the others."""
     seeds = sorted({finished.run.seed for finished in remaining.values()})
     cells = list(study.grid(seeds=seeds, epochs=epochs, device=device)) if seeds else []
-    assigned = tuple(cell for cell in cells if cell.run.key in remaining)
+    assigned = tuple(cell for cell in cells if cell.run in remaining)
     if not assigned:
         return remaining
     default = [cell for cell in study.grid(epochs=epochs, device=device) if not cell.condition.opt_in]
-    missing = len({cell.run.key for cell in default} - remaining.keys())
+    missing = len({cell.run for cell in default} - remaining.keys())
     groups.setdefault((study.form, device, epochs), []).append(_FinishedStudy(study, assigned, missing))
-    keys = {cell.run.key for cell in assigned}
-    return {key: finished for key, finished in remaining.items() if key not in keys}
+    found = {cell.run for cell in assigned}
+    return {run: finished for run, finished in remaining.items() if run not in found}
 
 
 def _recorded_variants(collected: CollectedRuns, variants: list[ReportVariant]) -> list[ReportVariant]:
