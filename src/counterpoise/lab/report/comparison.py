@@ -7,7 +7,7 @@ import pandas as pd
 
 from ..studies import Study
 from .bootstrap import bootstrap_mean
-from .ranks import PrintedTable, Ranking, rank, summary
+from .ranks import PrintedTable, Ranking, rank
 from .tables import format_number, higher_is_better
 
 REFERENCE = "static"
@@ -65,7 +65,7 @@ def printed_tables(study: Study, frame: pd.DataFrame) -> Iterator[PrintedTable]:
         for method, values in ranks.iterrows():
             numbers = [*values, values.mean()] if len(found) > 1 else list(values)
             rows.append([str(method), *("–" if np.isnan(number) else f"{number:.2f}" for number in numbers)])
-        note = "; ".join(f"{ranking.part}: {_summary(ranking)}" for ranking in found)
+        note = "; ".join(f"{ranking.part}: Friedman p = {ranking.p:.2g}" for ranking in found)
         yield PrintedTable(heads, rows, "Average rank over seeds", note)
     compared = differences(study, frame)
     if len(compared):
@@ -89,10 +89,6 @@ def csv(study: Study, frame: pd.DataFrame) -> str:
     return str(compared.assign(reference=reference_method(study)).to_csv(index=False, float_format="%.6g"))
 
 
-def _summary(ranking: Ranking) -> str:
-    return summary(ranking).split("; ", 1)[1]
-
-
 def _format(mean: float, low: float, high: float, decimals: int) -> str:
-    mean_text, low_text, high_text = (format_number(value, decimals) for value in (mean, low, high))
+    mean_text, low_text, high_text = (format_number(value, decimals).replace("-", "−") for value in (mean, low, high))
     return f"{mean_text} [{low_text}, {high_text}]"

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,6 @@ def _add_leaderboard(page: Page, folder: Path, writer: FigureWriter) -> None:
 def render_page(page: Page, collected: CollectedRuns) -> str:
     """Return the page as HTML. The template escapes everything that comes from files."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
-    from plotly.offline import get_plotlyjs
 
     templates = files(__package__) / "templates"
     environment = Environment(
@@ -145,7 +145,7 @@ def render_page(page: Page, collected: CollectedRuns) -> str:
         css=(templates / "page.css").read_text(),
         js=(templates / "page.js").read_text(),
         packed=PackedFigures(),
-        plotly=compress(get_plotlyjs()),
+        plotly=compressed_plotly(),
     )
 
 
@@ -163,6 +163,14 @@ class PackedFigures:
     def text(self) -> str:
         """Return all figures, one line of JSON each, compressed."""
         return compress("\n".join(self.figures))
+
+
+@cache
+def compressed_plotly() -> str:
+    """Return the JavaScript library that draws the figures, compressed."""
+    from plotly.offline import get_plotlyjs
+
+    return compress(get_plotlyjs())
 
 
 def compress(text: str) -> str:

@@ -75,6 +75,11 @@ class StudySection:
     run_groups: list[RunGroup] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
 
+    @property
+    def has_paper(self) -> bool:
+        """Whether some table has values of the paper."""
+        return any(cell["paper"] for table in self.tables for _, cells in table.rows for cell in cells)
+
 
 def study_section(
     report: Report,
@@ -102,7 +107,8 @@ def study_section(
         cell for cell in variant.cells.get(study.name, ()) if (cell.method, cell.condition.key, cell.run.seed) in shown
     ]
     count = len({cell.run.key for cell in cells}) or len(rows)
-    facts = [f"{count} runs", tables.format_seeds(sorted({int(seed) for seed in frame["seed"]}))]
+    seeds = {int(seed) for seed in frame["seed"]}
+    facts = [f"{count} runs", tables.format_seeds(sorted(seeds - set(study.rate_seeds) or seeds))]
     if variant.device:
         facts.append(variant.device)
     if missing := variant.missing.get(study.name):
@@ -211,7 +217,7 @@ def _prediction_strips(study: Study, cells: Sequence[Cell], collected: Collected
             if cell.run.key in shown:
                 repeated.add(cell.method)
                 continue
-            finished = collected.runs[cell.run.key]
+            finished = collected.runs[cell.run]
             predicted, truth = finished.picture(PREDICTED), finished.picture(TRUTH)
             if predicted is None:
                 continue

@@ -301,7 +301,7 @@ def _write(
     folders = {cell.run: results.store.folder(cell.run) for cell in finished}
     collected = CollectedRuns(
         [str(out)],
-        {run.key: FinishedRun(run, folder, RunFolder.read(folder)) for run, folder in folders.items()},
+        {run: FinishedRun(run, folder, RunFolder.read(folder)) for run, folder in folders.items()},
     )
     variant = ReportVariant((study,), "", device, recorded=scores, cells={study.name: tuple(finished)})
     return Comparison(report, write_page(collected, out / REPORT, [variant]))
