@@ -93,7 +93,8 @@ class LeanPasses:
 
     def _gram(self, graph: SharedGraph, stacks: list[Tensor], targets: Sequence[Tensor]) -> Tensor:
         """Return the inner products of all tasks; `stacks` are their gradients at the entries of the shared graph."""
-        count, limit, first = len(stacks[0]), _element_limit(targets), stacks
+        # One half of the limit is for the gradients that are read, the other one for those at entries and exits.
+        count, limit, first = len(stacks[0]), _element_limit(targets) // 2, stacks
         per_task = max(1, limit // count)
         total: Tensor | None = None
         for segment, probes in _merge_segments(graph, targets, per_task):

@@ -18,6 +18,8 @@ from .segments import Edge, Segment, leaf_of
 ISOMETRIES = ("TBackward0", "TransposeBackward0", "PermuteBackward0", "ViewBackward0", "ToCopyBackward0")
 """Operations between a parameter and a matrix product that keep the inner products of gradients."""
 
+BLOCK = 1 << 21  # elements of gradients at layer outputs that are multiplied at once
+
 
 class Probe(NamedTuple):
     """A place in the graph at which gradients are read."""
@@ -98,9 +100,12 @@ def add_gram(total: Tensor | None, stack: Tensor, factor: Tensor | None) -> Tens
     stack = stack.float() if stack.element_size() < 4 else stack
     if factor is None:
         return add_products(total, row_products(stack.reshape(count, -1)), range(count), count)
-    # With the tasks last, both products are single large ones.
-    columns = stack.reshape(count, -1).t().contiguous().view(factor.shape[1], -1)
-    return add_products(total, column_products((factor @ columns).view(-1, count)), range(count), count)
+    for part in stack.split(max(1, BLOCK // (count * factor.shape[1])), -1):
+        # With the tasks last, both products are single large ones.
+        columns = part.reshape(count, -1).t().contiguous().view(factor.shape[1], -1)
+        total = add_products(total, column_products((factor @ columns).view(-1, count)), range(count), count)
+    assert total is not None
+    return total
 
 
 @torch.no_grad()
