@@ -1,5 +1,6 @@
 """The leaderboard on the page: answers, figures, a card per world, and complete tables as HTML and files."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,7 @@ class CardRow:
     comparison: str
     verdict: str  # better, worse, undecided
     cost: str
+    width: int  # of its bar, in % of that of the best method of the card
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ def leaderboard_section(frames: Mapping[str, pd.DataFrame]) -> LeaderboardSectio
 def world_card(standings: WorldStandings, costs: Mapping[str, Cost]) -> WorldCard:
     world = standings.world
     best = [s for s in standings.ranked if s.method != PLAIN_SUM][:CARD_METHODS]
+    longest = max((_gain(standings, standing) for standing in best), default=0.0) or 1.0
     problems = len(standings.problems)
     facts = [f"{problems} problem{'s' if problems > 1 else ''}", format_seeds(standings.seeds)]
     facts.append(f"{len(standings.ranked)} methods ranked")
@@ -85,17 +88,26 @@ def world_card(standings: WorldStandings, costs: Mapping[str, Cost]) -> WorldCar
         world.title,
         world.situation,
         " · ".join(facts),
-        [_card_row(standings, standing, costs) for standing in best],
+        [_card_row(standings, standing, costs, longest) for standing in best],
         world_table(standings, costs),
         world.confounds,
         world.studies,
     )
 
 
-def _card_row(standings: WorldStandings, standing: Standing, costs: Mapping[str, Cost]) -> CardRow:
+def _gain(standings: WorldStandings, standing: Standing) -> float:
+    """Return by how much a method is better than the plain sum, 0 if it is not: in %, or as the log of a factor."""
+    if standing.against_sum is None:
+        return 0.0
+    value = standing.against_sum.value
+    return max(math.log(value) if standings.world.unit == "factor" else value, 0.0)
+
+
+def _card_row(standings: WorldStandings, standing: Standing, costs: Mapping[str, Cost], longest: float) -> CardRow:
     decided = {1: "better", -1: "worse", 0: "undecided"}[verdict(standings.world, standing.against_sum)]
     comparison = format_estimate(standings.world, standing.against_sum)
-    return CardRow(standing.method, comparison, decided, str(costs[standing.method]))
+    width = round(100 * _gain(standings, standing) / longest)
+    return CardRow(standing.method, comparison, decided, str(costs[standing.method]), width)
 
 
 def world_table(standings: WorldStandings, costs: Mapping[str, Cost]) -> PrintedTable:

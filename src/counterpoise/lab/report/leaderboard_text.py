@@ -50,7 +50,7 @@ def verdict(world: World, estimate: Estimate | None) -> int:
 
 def answers(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> list[Answer]:
     """Return the answers for which there are runs."""
-    found = {standings.world.name: standings for standings in board}
+    found = {standings.world.name: standings for standings in board if _others(standings)}
     written = []
     if "tables-rescaled" in found:
         written.append(_different_units(found["tables-rescaled"], costs))

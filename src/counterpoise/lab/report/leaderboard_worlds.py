@@ -97,7 +97,7 @@ WORLDS = (
         "NYUv2",
         "Segmentation, depth and surface normals of indoor images; the score is the mean of three metrics",
         ("nyuv2",),
-        ("main", "beyond"),
+        tuple(condition.key for condition in STUDIES["nyuv2"].conditions if not condition.options),
         metrics={name: HIGHER_IS_BETTER[name] for name in PAPER_DELTA},
         confounds=(
             "BPGS clips gradients at 10 and the others at 1, as in the paper; “BPGS (clip 1)” has equal clips.",
