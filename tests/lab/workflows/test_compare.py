@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import counterpoise as cp
 from counterpoise.lab.engine import RunError, recipe
 from counterpoise.lab.errors import UsageError
+from counterpoise.lab.report import collect_runs
 from counterpoise.lab.workflows import Comparison, compare
 from counterpoise.lab.workflows.compare_arguments import (
     parse_directions,
@@ -101,6 +102,8 @@ def test_tables_ranks_and_page_are_written(script: Path) -> None:
     differences = pd.read_csv("runs/report/tables/mine-train-ranks.csv").set_index(["metric", "method"])
     assert differences.loc[("error ↓", "bpgs"), "mean"] == pytest.approx(-2.0)
     assert differences.loc[("hits ↑", "bpgs"), ["low", "high"]].tolist() == pytest.approx([2.0, 2.0])
+    reasons = {problem.reason for problem in collect_runs([Path("runs")]).problems}
+    assert reasons == {"belongs to the comparison 'mine-train': counterpoise compare writes its page"}
     page = done.files[0].read_text()
     assert "mine.py:train" in page
     assert "Claims" not in page

@@ -15,6 +15,7 @@ from ..engine import Run
 from ..engine.archive import READ_ERRORS, SUFFIX, ArchivedRun, RunFolder, read_archive
 from ..engine.config import parse_run
 from ..engine.store import CHECKPOINT, DESCRIPTION, MEMBERS, PROGRESS, RESULT
+from ..engine.trainers import is_function
 from ..files import parse_json, read_regular
 from ..studies import STUDIES
 from .recorded_scores import PATTERN, ScoresError, is_score_table, read_scores, study_name
@@ -183,7 +184,10 @@ def _add_run(collected: CollectedRuns, source: Path, content: RunFolder | Archiv
     if run in collected.runs:
         return  # the same run in two places
     if run.study not in STUDIES:
-        collected.add_problem(source, "unrecognised", f"belongs to the unknown study {run.study!r}")
+        reason = f"belongs to the unknown study {run.study!r}"
+        if is_function(run):
+            reason = f"belongs to the comparison {run.study!r}: counterpoise compare writes its page"
+        collected.add_problem(source, "unrecognised", reason)
         return
     collected.runs[run] = FinishedRun(run, source, content)
 
