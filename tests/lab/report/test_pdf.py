@@ -198,7 +198,7 @@ def test_unusual_characters_are_drawn_in_another_font_or_replaced(tmp_path: Path
     assert markup("10⁹ & -3") == f'10<font name="{SYMBOLS}">⁹</font> &amp; −3'
     assert markup("→", "Serif-Italic") == f'<font name="{REGULAR}">→</font>'
     assert markup("a\x00b\udcff\nc") == "a?b? c"
-    collected = CollectedRuns(["a\udcff"], problems=[Problem("x" * 300, "damaged", "中\x07<")])
+    collected = CollectedRuns(["a\udcff"], problems=[Problem("x" * 5000, "damaged", "中\x07<")])
     section = make_section([make_table(1, 2, text="⁹ <&> \x01", name="ʘ" * 60)])
     assert "could not be used" in text_of(render(Page([section]), tmp_path, collected))
 

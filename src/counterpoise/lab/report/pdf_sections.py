@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from reportlab.lib.enums import TA_LEFT
-from reportlab.platypus import Paragraph, Spacer
+from reportlab.platypus import Flowable, Paragraph, Spacer
 
 import counterpoise as cp
 
@@ -49,8 +49,9 @@ from .run_collection import CollectedRuns
 
 LEDGER_HEADS = ("verdict", "claim", "paper", "ours [95 % interval]", "seeds")
 LEAST_CLAIM = 120.0
-SOURCES_WIDTHS = (97.0, 34.0, 75.0, 165.0, 100.0)
+SOURCES_WIDTHS = (87.0, 28.0, 62.0, 196.0, 98.0)
 SHEETS_PER_FIGURE = 6
+MAX_TEXT = 800
 SMALL = paragraph_style("small", fontSize=8.0, leading=9.8, spaceAfter=0, alignment=TA_LEFT)
 VERBS: dict[Verdict, tuple[str, str]] = {
     "holds": ("holds", "hold"),
@@ -278,7 +279,8 @@ def add_sources(story: Story, collected: CollectedRuns, page: Page) -> None:
     story.heading("Runs and sources", "sources", appendix=True)
     groups: dict[tuple[str, str, str], list[str]] = {}
     titles = {section.study: section.title for section in page.sections}
-    for finished in collected.runs.values():
+    places = {study: place for place, study in enumerate(titles)}
+    for finished in sorted(collected.runs.values(), key=lambda finished: places.get(finished.run.study, len(places))):
         one = finished.circumstances
         versions = ", ".join(f"{name} {one[name]}" for name in ("counterpoise", "torch", "python") if name in one)
         key = (titles.get(finished.run.study, finished.run.study), str(one.get("machine", "–")), versions or "–")
@@ -297,8 +299,10 @@ def add_sources(story: Story, collected: CollectedRuns, page: Page) -> None:
         story.add(_text_table(["problem", "path", "reason"], rows, (60.0, 230.0, 181.0)))
 
 
-def _text_table(heads: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[float]) -> object:
-    return ruled_table([list(heads), *([paragraph(text, SMALL) for text in row] for row in rows)], widths, 8.5)
+def _text_table(heads: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[float]) -> Flowable:
+    """Return a table of texts from files, which are cut off so that a row fits on a page."""
+    cut = ([text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…" for text in row] for row in rows)
+    return ruled_table([heads, *([paragraph(text, SMALL) for text in row] for row in cut)], widths, SMALL.fontSize)
 
 
 def _range(days: Sequence[str]) -> str:
