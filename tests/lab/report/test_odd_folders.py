@@ -149,7 +149,7 @@ def test_content_of_another_shape_is_listed_and_skipped(name: str, tmp_path: Pat
     write(tmp_path / "odd", *odd_contents()[name])
     collected = collect_runs([tmp_path])
     variants = report_variants(collected)
-    assert list(collected.runs) == [OTHER.run.key]
+    assert list(collected.runs) == [OTHER.run]
     assert [len(variant.cells[STUDY.name]) for variant in variants] == [1]
     (problem,) = collected.problems
     assert problem.path == str(tmp_path / "odd")
@@ -175,7 +175,7 @@ def test_pipes_folders_and_loops_are_listed_and_skipped(file: str, kind: str, tm
     path.unlink()
     ODD_FILES[kind](path)
     collected = collect_runs([tmp_path])
-    assert list(collected.runs) == [OTHER.run.key]
+    assert list(collected.runs) == [OTHER.run]
     (problem,) = collected.problems
     assert (problem.path, problem.kind) == (str(path.parent), "damaged")
     assert problem.reason.startswith(f"{file}: ")

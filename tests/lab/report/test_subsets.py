@@ -34,7 +34,7 @@ def finished(cells: list[Cell], diverged: float = 0.0, rng: random.Random | None
         if rng.random() < diverged:
             history, result = without_numbers(history), without_numbers(result)
         content = ArchivedRun(cell.run.canonical(), result, history)
-        collected.runs[cell.run.key] = FinishedRun(cell.run, Path("runs"), content)
+        collected.runs[cell.run] = FinishedRun(cell.run, Path("runs"), content)
     return collected
 
 
