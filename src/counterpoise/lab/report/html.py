@@ -69,6 +69,11 @@ def write_page(collected: CollectedRuns, folder: Path, variants: Sequence[Report
         folder: The folder of the page.
         variants: The studies to report. Default: all studies of the laboratory that have runs.
     """
+    return build_page(collected, folder, variants).files
+
+
+def build_page(collected: CollectedRuns, folder: Path, variants: Sequence[ReportVariant] | None = None) -> Page:
+    """Write the files of `write_page` and return the content of the page."""
     page = Page()
     variants = report_variants(collected) if variants is None else variants
     with FigureWriter() as writer:  # draws in the background
@@ -79,7 +84,8 @@ def write_page(collected: CollectedRuns, folder: Path, variants: Sequence[Report
         index = folder / "index.html"
         # Names of folders may contain bytes that are not valid UTF-8.
         write_atomic(index, render_page(page, collected).encode(errors="replace"), durable=False, to_pipes=False)
-    return [index, *page.files]
+    page.files.insert(0, index)
+    return page
 
 
 def _add_variant(

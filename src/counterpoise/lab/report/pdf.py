@@ -6,15 +6,13 @@ from pathlib import Path
 import counterpoise as cp
 
 from ..files import write_atomic
-from .figures.render_matplotlib import FigureWriter
-from .html import Page, _add_leaderboard, _add_variant, _folder_names, render_page
+from .html import Page
 from .html_ledger import ledger_groups
 from .pdf_document import build_document
 from .pdf_figures import embed_figures
 from .pdf_sections import add_leaderboard, add_ledger, add_saturation, add_sources, add_study, add_title
 from .pdf_story import Story
 from .run_collection import CollectedRuns
-from .variants import report_variants
 
 TITLE = "Balancing several losses: which method, when, and on what evidence"
 
@@ -30,19 +28,6 @@ def write_pdf(page: Page, collected: CollectedRuns, folder: Path) -> Path:
     path = folder / "report.pdf"
     write_atomic(path, render_pdf(page, collected, folder), durable=False, to_pipes=False)
     return path
-
-
-def write_page_and_pdf(collected: CollectedRuns, folder: Path) -> list[Path]:
-    """Write the page, its files and report.pdf. Return all files, the page and the PDF first."""
-    page, variants = Page(), report_variants(collected)
-    with FigureWriter() as writer:
-        for variant, name in zip(variants, _folder_names(variant.label for variant in variants), strict=True):
-            _add_variant(page, collected, variant, folder, name, writer)
-        page.sort()
-        _add_leaderboard(page, folder, writer)
-        index = folder / "index.html"
-        write_atomic(index, render_page(page, collected).encode(errors="replace"), durable=False, to_pipes=False)
-    return [index, write_pdf(page, collected, folder), *page.files]
 
 
 def render_pdf(page: Page, collected: CollectedRuns, folder: Path) -> bytes:

@@ -71,7 +71,8 @@ def reflow(spec: FigureSpec) -> FigureSpec:
 def figure_content(spec: FigureSpec) -> bytes:
     """Return a figure as a PDF file."""
     content = io.BytesIO()
-    FigureCanvasPdf(render(spec)).print_pdf(content, metadata={"CreationDate": None})
+    canvas: Any = FigureCanvasPdf(render(spec))
+    canvas.print_pdf(content, metadata={"CreationDate": None})
     return content.getvalue()
 
 

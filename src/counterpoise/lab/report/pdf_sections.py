@@ -240,7 +240,7 @@ def add_ledger(story: Story, page: Page, titles: Mapping[str, str]) -> None:
 def _ledger_widths(rows: Sequence[LedgerRow]) -> list[float]:
     """Return widths of the columns at which only claims are wrapped, unless results are very long."""
     results = [result for row in rows for result in row.results]
-    texts = [
+    texts: list[list[str]] = [
         list(VERDICT_MARKS),
         [],
         [value for row in rows for value in row.paper_values],

@@ -50,15 +50,16 @@ def write_html_report(runs: Sequence[Path], out: Path, *, pdf: bool = False) -> 
         UsageError: If a package is missing, no folder can be used, or `out` is not writable.
     """
     check_page_packages(pdf=pdf)
-    from ..report import collect_runs, write_page
+    from ..report import build_page, collect_runs
 
     collected = collect_runs(runs)
     if not collected.runs and not collected.recorded:
         raise UsageError("; ".join(f"{problem.path}: {problem.reason}" for problem in collected.problems[:5]))
     make_writable(out)
+    page = build_page(collected, out)
     if not pdf:
-        return Page(write_page(collected, out), collected)
-    from ..report.pdf import write_page_and_pdf
+        return Page(page.files, collected)
+    from ..report.pdf import write_pdf
 
-    index, document, *files = write_page_and_pdf(collected, out)
-    return Page([index, document, *files], collected, document)
+    document = write_pdf(page, collected, out)
+    return Page([*page.files, document], collected, document)
