@@ -1,10 +1,11 @@
 """Measure how to compute task gradients: small networks, many tasks, large models.
 
-    python benchmarks/passes.py [small] [tasks] [methods] [large] [memory] [vit] [--device cuda] [--threads 2]
+    python benchmarks/passes.py [small] [tasks] [methods] [growth] [large] [memory] [vit] [--device cuda] [--threads 2]
 
 - small: a loop or one batched pass, with and without `features`. Ratios are to the loop without features.
 - tasks: all modes and torchjd's autogram, with UPGrad. Ratios are to T calls of `autograd.grad`.
 - methods: the loop and the automatic choice for every method that needs only the Gram matrix; the same ratios.
+- growth: the time of a step by number of tasks and by number of parameters, for docs/figures.
 - large: an MLP with 25 million parameters. Ratios are to a plain step.
 - memory: the peak memory of the same steps, each in a process of its own.
 - vit: a vision transformer of the size of ViT-B on CUDA: ratios to a plain step and peak memory.
@@ -31,6 +32,7 @@ SIZES = ((64, 2, 5, 64), (64, 2, 8, 64), (256, 4, 3, 128), (256, 4, 14, 128), (5
 """Width, depth, number of tasks and batch size."""
 MANY = ((256, 3), (256, 14), (256, 40), (256, 100), (896, 16))
 """Width of an MLP with three layers, and number of tasks: 0.2 and 2.4 million parameters."""
+GROWTH = (*((256, tasks) for tasks in (4, 8, 16, 32, 64)), *((width, 16) for width in (128, 512, 1024)))
 METHODS = ("mgda", "pcgrad", "cagrad", "upgrad", "nash-mtl", "fairgrad", "imtl-g", "config", "aligned-mtl")
 LARGE = (4, 16, 40, 100)
 
@@ -152,7 +154,7 @@ class Problem:
 def measure(cases: Mapping[str, Callable[[], object]], known: dict[str, Any], **options: Any) -> Rows:
     rows: Rows = []
     for case, (seconds, ratio) in compare(cases, **options).items():
-        rows.append(known | {"case": case, "ms": 1e3 * seconds, "ratio": ratio})
+        rows.append(known | {"case": case, "ms": 1e3 * seconds, "ratio": ratio, "threads": torch.get_num_threads()})
         print(rows[-1], flush=True)
     return rows
 
@@ -182,6 +184,19 @@ def method_rows(device: str) -> Rows:
         }
         cases |= {f"{m}, {passes}": problem.ours(m, passes) for m in METHODS for passes in ("loop", "auto")}
         rows += measure(cases, {"width": width, "T": tasks}, rounds=5, seconds=0.1, warm_up=2)
+    return rows
+
+
+def growth_rows(device: str) -> Rows:
+    """Measure how the time grows with the number of tasks and with the number of parameters."""
+    rows: Rows = []
+    for width, tasks in GROWTH:
+        problem = Problem.mlp(width, 3, tasks, device)
+        cases: dict[str, Callable[[], object]] = {"plain step": problem.plain}
+        cases |= {f"UPGrad, {passes}": problem.ours("upgrad", passes) for passes in ("loop", "lean")}
+        cases["torchjd, autogram"] = problem.autogram()
+        known = {"width": width, "parameters": sum(p.numel() for p in problem.shared), "T": tasks}
+        rows += measure(cases, known, rounds=5, seconds=0.05, warm_up=2)
     return rows
 
 
@@ -259,6 +274,7 @@ PARTS: dict[str, tuple[str, Callable[[str], Rows]]] = {
     "small": ("passes", small_rows),
     "tasks": ("passes_tasks", task_rows),
     "methods": ("passes_methods", method_rows),
+    "growth": ("passes_growth", growth_rows),
     "large": ("passes_large", large_rows),
     "memory": ("passes_memory", memory_rows),
     "vit": ("passes_vit", vit_rows),

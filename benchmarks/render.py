@@ -17,9 +17,10 @@ def load(name: str) -> dict[str, Any]:
     return content
 
 
-def origin(machine: dict[str, str]) -> str:
-    device = machine.get("gpu") or machine["cpu"]
-    return f"{machine['date']}: {device}, torch {machine['torch']}, Python {machine['python']}."
+def origin(machine: dict[str, str], threads: int | None = None) -> str:
+    device = machine.get("gpu") or machine["cpu"] + (f", threads: {threads}" if threads else "")
+    clock = f" {machine['clock']}." if "clock" in machine else ""
+    return f"{machine['date']}: {device}, torch {machine['torch']}, Python {machine['python']}.{clock}"
 
 
 def by_tasks(name: str) -> str:
@@ -146,6 +147,48 @@ def gradient_scale() -> str:
     return "\n".join([*lines, "", *origins])
 
 
+def many_tasks() -> str:
+    """Return the table of steps with many tasks: ratios to T calls of autograd.grad."""
+    content = load("passes_tasks_cpu")
+    cases = [case for case in dict.fromkeys(row["case"] for row in content["rows"]) if not case.startswith("T calls")]
+    groups: dict[tuple[int, int], dict[str, float]] = {}
+    for row in content["rows"]:
+        groups.setdefault((row["width"], row["T"]), {})[row["case"]] = row["ratio"]
+    lines = ["| width | T | " + " | ".join(cases) + " |", "| ---: | ---: |" + " ---: |" * len(cases)]
+    for (width, tasks), ratios in groups.items():
+        lines.append(f"| {width} | {tasks} | " + " | ".join(f"{ratios[case]:.2f}" for case in cases) + " |")
+    return "\n".join([*lines, "", origin(content["machine"], content["rows"][0]["threads"])])
+
+
+def many_tasks_by_method() -> str:
+    """Return for each method the ratio of a loop to T calls, and how much faster than autogram the default is."""
+    content = load("passes_methods_cpu")
+    ratios = {(row["width"], row["T"], row["case"]): row["ratio"] for row in content["rows"]}
+    sizes = list(dict.fromkeys((width, tasks) for width, tasks, _ in ratios))
+    methods = dict.fromkeys(case.split(", ")[0] for _, _, case in ratios if case.endswith(", auto"))
+    heads = "".join(f" T = {tasks}{'' if width == sizes[0][0] else f', width {width}'} |" for width, tasks in sizes)
+    lines = ["| method |" + heads, "| --- |" + " ---: |" * len(sizes)]
+    for method in methods:
+        line = f"| {method} |"
+        for size in sizes:
+            faster = ratios[*size, "torchjd, autogram"] / ratios[*size, f"{method}, auto"]
+            line += f" {ratios[*size, f'{method}, loop']:.2f}; {faster:.1f} × |"
+        lines.append(line)
+    return "\n".join([*lines, "", origin(content["machine"], content["rows"][0]["threads"])])
+
+
+def large_models(times: str, memory: str) -> str:
+    """Return the table of large models: time and peak memory relative to a plain step."""
+    content = load(times)
+    peaks = {(row["T"], row["case"]): row["peak MB"] for row in load(memory)["rows"]}
+    lines = ["| T | case | ms per step | time | peak MB | memory |", "| ---: | --- | ---: | ---: | ---: | ---: |"]
+    for row in content["rows"]:
+        peak = peaks.get((row["T"], row["case"]))
+        size = "– | –" if peak is None else f"{peak} | {peak / peaks[row['T'], 'plain step']:.2f} ×"
+        lines.append(f"| {row['T']} | {row['case']} | {row['ms']:.0f} | {row['ratio']:.2f} × | {size} |")
+    return "\n".join([*lines, "", origin(content["machine"], content["rows"][0]["threads"])])
+
+
 def main() -> None:
     text = PAGE.read_text()
     tables = {
@@ -159,9 +202,14 @@ def main() -> None:
         "gradient scale": gradient_scale(),
         "checks": methods_by_tasks("checks_cpu", lambda row: f"{100 * (row['ratio'] - 1):+.1f} %"),
         "forms": methods_by_tasks("loss_space_forms_cpu", lambda row: f"{row['dictionary']:.2f} ×"),
+        "many tasks": many_tasks(),
+        "many tasks by method": many_tasks_by_method(),
+        "large models": large_models("passes_large_cpu", "passes_memory_cpu"),
         "dense": dense(),
         "diagnostics": diagnostics(),
     }
+    if (FOLDER / "passes_vit_cuda.json").exists():
+        tables["large models on CUDA"] = large_models("passes_vit_cuda", "passes_vit_cuda")
     for name, table in tables.items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         text = pattern.sub(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)  # type: ignore[misc]

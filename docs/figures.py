@@ -18,6 +18,7 @@ import counterpoise as cp
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "figures"
 PINNS = ROOT / "docs" / "pinns.json"
+PASSES = ROOT / "benchmarks" / "results" / "passes_growth_cpu.json"
 SCORES = ROOT / "results" / "beyond" / "tables" / "beyond-rescaling.md"
 TASKS = ("seg", "depth", "normals")
 COLOURS = ("#0072B2", "#D55E00", "#00845F")  # one per task, as in the atlas
@@ -255,6 +256,32 @@ def pinn_collapse() -> Figure:
     return figure
 
 
+def cost_growth() -> Figure:
+    """Plot the recorded time of a step by number of tasks and by number of parameters, for three ways to compute it."""
+    rows = json.loads(PASSES.read_text(encoding="utf-8"))["rows"]
+    cases = {
+        "torchjd, autogram": "TorchJD autogram",
+        "UPGrad, loop": "loop",
+        "UPGrad, lean": "lean",
+    }
+    colours = ("#8250A8", "#D55E00", "#0072B2")
+    figure = Figure(figsize=(7.6, 2.9), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    for axis, key, fixed in zip(panels, ("T", "parameters"), ({"width": 256}, {"T": 16}), strict=True):
+        chosen = [row for row in rows if all(row[name] == value for name, value in fixed.items())]
+        for (case, label), colour, marker in zip(cases.items(), colours, "sDo", strict=True):
+            points = sorted((row[key], row["ratio"]) for row in chosen if row["case"] == case)
+            axis.plot(*zip(*points, strict=True), f"{marker}-", color=colour, linewidth=1.5, markersize=4, label=label)
+        axis.set(xscale="log", yscale="log")
+        axis.set_yticks([2, 4, 8, 16], ["2 ×", "4 ×", "8 ×", "16 ×"])
+        axis.minorticks_off()
+    panels[0].set(title="0.2 million parameters", xlabel="tasks", ylabel="time relative to a plain step")
+    panels[0].set_xticks([4, 8, 16, 32, 64], ["4", "8", "16", "32", "64"])
+    panels[1].set(title="16 tasks", xlabel="shared parameters")
+    panels[1].legend(loc="upper left")
+    return figure
+
+
 FIGURES: dict[str, Callable[[], Figure]] = {
     "score-light": score_by_factor,
     "score-dark": lambda: score_by_factor(dark=True),
@@ -264,6 +291,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "directions": directions,
     "pinn-fields": pinn_fields,
     "pinn-collapse": pinn_collapse,
+    "cost-growth": cost_growth,
 }
 
 
