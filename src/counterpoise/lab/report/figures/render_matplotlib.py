@@ -2,6 +2,7 @@
 
 import io
 import sys
+import textwrap
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -48,6 +49,7 @@ RC: dict[Any, Any] = {
     "figure.dpi": 200,
 }
 DARK = "#222222"
+TITLE_CHARACTER = 0.075  # inches, the mean width of a character of a title
 MAX_TICK_INTERVALS = 5  # panels are small, and drawing ticks takes most of the time
 
 
@@ -123,7 +125,7 @@ def render(spec: FigureSpec) -> Figure:
             if place >= len(spec.panels):
                 axis.set_visible(False)
                 continue
-            _panel(axis, spec.panels[place])
+            _panel(axis, spec.panels[place], int(spec.size[0] / spec.columns / TITLE_CHARACTER))
             if spec.share_y and place % spec.columns:
                 axis.set_ylabel("")
             if share_x and place + spec.columns < len(spec.panels):
@@ -139,7 +141,7 @@ def render(spec: FigureSpec) -> Figure:
     return figure
 
 
-def _panel(axis: Axes, panel: Panel) -> None:
+def _panel(axis: Axes, panel: Panel, title_width: int) -> None:
     for mark in panel.marks:
         match mark:
             case Line():
@@ -162,7 +164,8 @@ def _panel(axis: Axes, panel: Panel) -> None:
                 extent = (*mark.x_range, *mark.y_range)
                 limits: Any = {"vmin": -mark.limit, "vmax": mark.limit}
                 axis.imshow(mark.values, cmap="RdBu_r", aspect="auto", origin="lower", extent=extent, **limits)
-    axis.set_title(panel.title, y=1.0)  # a fixed position: searching for one takes a tenth of the drawing time
+    title = textwrap.fill(panel.title, title_width)
+    axis.set_title(title, y=1.0)  # a fixed position: searching for one takes a tenth of the drawing time
     if panel.hide_axes:
         axis.axis("off")
     _axis(axis, "x", panel.x)
