@@ -2,6 +2,7 @@
 
 A task gradient is a list with one tensor per target, as autograd returns it. Inner products are accumulated tensor by
 tensor, and the direction is combined in place, so the full Jacobian is never built and no further backward pass runs.
+Lean passes hold no task gradients: they return the Gram matrix, and one more backward pass computes the direction.
 """
 
 from .combination import accumulate, cast_like, combine, combine_tasks
