@@ -70,8 +70,23 @@ def test_base_classes_describe_their_arguments(base: type[cp.Balancer]) -> None:
 def test_common_arguments_have_the_same_description_everywhere(base: type[cp.Balancer]) -> None:
     classes = [kind for name in cp.methods() if issubclass(kind := cp.describe(name).build, base)]
     descriptions = [documented_arguments(kind) for kind in classes]
-    for name in ("passes", "ranks", *COMMON) if base is cp.Aggregation else (*COMMON, "max_ratio"):
+    for name in ("ranks", *COMMON) if base is cp.Aggregation else (*COMMON, "max_ratio"):
         assert len({documented[name] for documented in descriptions}) == 1, name
+
+
+def test_passes_have_one_description_with_and_one_without_lean() -> None:
+    descriptions: dict[bool, set[tuple[str, str]]] = {True: set(), False: set()}
+    for name in cp.methods("gradient"):
+        text = documented_arguments(cp.describe(name).build).get("passes")
+        if text is None:
+            continue
+        try:
+            supported = bool(cp.make(name, 3, passes="lean"))
+        except ValueError as error:
+            supported = "needs the task gradients" not in str(error)
+        assert ('"lean"' in text[1]) == supported, name
+        descriptions[supported].add(text)
+    assert [len(found) for found in descriptions.values()] == [1, 1]
 
 
 def test_docstring_has_a_summary_an_example_and_a_result(method: cp.Method) -> None:

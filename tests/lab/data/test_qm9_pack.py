@@ -20,6 +20,8 @@ SAMPLE = Path(__file__).with_name("qm9_sample.csv")  # 50 molecules in the layou
 PACKED = SAMPLE.with_suffix(".npz")
 QM9 = next(source for source in SOURCES if source.name == "qm9")
 
+NEEDED = "needs RDKit, or QM9 (COUNTERPOISE_DATA)"
+
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
@@ -54,7 +56,7 @@ def test_molecules_that_do_not_match_are_listed(source: Path) -> None:
 
 def test_bonds_of_each_kind() -> None:
     """The hydrogens of acetylene may be listed in another order than its carbons, and heavy atoms in any order."""
-    pytest.importorskip("rdkit")
+    pytest.importorskip("rdkit", reason=NEEDED)
     line = np.array([[0.6, 0.0, 0.0], [-0.6, 0.0, 0.0], [-1.66, 0.0, 0.0], [1.66, 0.0, 0.0]])
     graph = molecular_graph("C#C", np.array([6, 6, 1, 1]), line)
     assert graph.ends.tolist() == [[0, 1], [1, 2], [0, 3]]
@@ -77,7 +79,7 @@ def test_bonds_of_each_kind() -> None:
     ],
 )
 def test_error_tells_why_a_geometry_does_not_match(smiles: str, stretch: float, message: str) -> None:
-    pytest.importorskip("rdkit")
+    pytest.importorskip("rdkit", reason=NEEDED)
     line = stretch * np.array([[0.6, 0.0, 0.0], [-0.6, 0.0, 0.0], [-1.66, 0.0, 0.0], [1.66, 0.0, 0.0]])
     with pytest.raises(MatchError, match=message):
         molecular_graph(smiles, np.array([6, 6, 1, 1]), line)
@@ -105,7 +107,7 @@ def test_errors_name_file_and_line(source: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_other_molecules_are_rejected_and_not_written(source: Path, tmp_path: Path) -> None:
-    pytest.importorskip("rdkit")
+    pytest.importorskip("rdkit", reason=NEEDED)
     result = CliRunner().invoke(app, ["data", "pack", "qm9", "--from", str(source), "--data", str(tmp_path)])
     assert result.exit_code == 2
     assert "expected the 130831 molecules of QM9" in " ".join(result.output.split())
@@ -114,7 +116,7 @@ def test_other_molecules_are_rejected_and_not_written(source: Path, tmp_path: Pa
 
 def test_pack_command_writes_the_file(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With RDKit, the bonds and the properties of atoms are those of the packed sample."""
-    pytest.importorskip("rdkit")
+    pytest.importorskip("rdkit", reason=NEEDED)
     expected = read_packed(PACKED)
     monkeypatch.setattr(qm9_pack, "MOLECULES", 50)
     monkeypatch.setattr(qm9_pack, "DIGEST", digest(expected, PUBLISHED))
@@ -124,7 +126,7 @@ def test_pack_command_writes_the_file(source: Path, tmp_path: Path, monkeypatch:
     assert digest(read_packed(tmp_path / FILE)) == digest(expected)
 
 
-@pytest.mark.skipif(not is_present(QM9, data_folder()), reason="needs QM9 in COUNTERPOISE_DATA")
+@pytest.mark.skipif(not is_present(QM9, data_folder()), reason=NEEDED)
 def test_real_file_contains_the_published_molecules() -> None:
     path = (data_folder() or Path()) / FILE
     packed = read_packed(path)
