@@ -142,6 +142,11 @@ def test_batches_and_absent_tasks(tasks: int) -> None:
     check_absent(solve, tasks)
 
 
+def test_huge_cosines_do_not_overflow() -> None:
+    gram = torch.tensor([[1.0, -1e300], [0.0, 1.0]], dtype=torch.float64)
+    check_arbitrary(lambda matrix: f.pcd_weights(matrix, torch.ones(2), primary=-1), gram)
+
+
 @settings(deadline=None, max_examples=60)
 @given(arbitrary_matrices())
 def test_arbitrary_matrices(gram: Tensor) -> None:

@@ -118,7 +118,8 @@ def _solve_small(gram: Tensor, squared_norms: Tensor, tau: float, primary: int, 
         return None
     x[primary] = lengths[primary]
     squared_length = sum(xi * sum(map(mul, row, x)) for row, xi in zip(cosines, x, strict=True))
-    if not squared_length > ridge * sum(x) ** 2:
+    total = sum(x)
+    if not squared_length > ridge * total * total:  # total**2 would raise an error if it overflows
         return None
     factor = norms[primary] / math.sqrt(squared_length)
     return [factor * xi / n for xi, n in zip(x, norms, strict=True)]
