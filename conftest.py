@@ -16,6 +16,7 @@ MAY_SKIP = {
     "tests/docs/test_browser.py": "needs Chromium",
     "tests/docs/test_pages.py": "needs Chromium",
     "tests/functional/test_replay.py": "needs a CUDA device",
+    "tests/gradients/test_deferred.py": "needs a torch that exposes retain_graph",
     "tests/gradients/test_retained.py": "needs a C++ compiler",
     "tests/gradients/test_training_loop.py": "needs a torch that exposes retain_graph",
     "tests/lab/atlas/test_atlas.py": "needs Chromium",
@@ -63,8 +64,11 @@ collect_ignore = [  # these import Triton or Ray and have no doctests
     "src/counterpoise/lab/models/pinn_layers.py",
     "src/counterpoise/lab/models/pinn_triton.py",
 ]
-if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):  # the first version with a public fully_shard
+version = tuple(map(int, torch.__version__.split(".")[:2]))
+if version < (2, 6):  # the first version with a public fully_shard
     collect_ignore.append("tests/aggregation/test_distributed.py")
+if version < (2, 5):  # the first version that supports passes="lean"
+    collect_ignore.append("tests/gradients/test_lean.py")
 
 _unexpected_skips: list[str] = []
 

@@ -59,7 +59,7 @@ def test_krum_torchjd() -> None:
         if (ours - theirs).abs().max() < 1e-12:
             agreed += 1
         else:
-            assert ours @ scores(j, byzantine) <= theirs @ scores(j, byzantine)
+            assert ours @ scores(j, byzantine) <= theirs @ scores(j, byzantine) * (1 + 1e-12)  # equal if scores are
     assert agreed >= 180
 
 

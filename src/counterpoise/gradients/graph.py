@@ -2,8 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import Node
+
+READS_GRAPH = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 5)
+"""Whether the nodes of a graph tell the shapes of their outputs, and a backward pass can start at them."""
 
 
 def graph_nodes(outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Iterator[Node]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
-from .graph import has_bypass, has_nested, other_leaves, reaches
+from .graph import READS_GRAPH, has_bypass, has_nested, other_leaves, reaches
 from .lean import LeanPasses
 from .retained import check_retained
 from .sharding import is_sharded
@@ -21,7 +20,6 @@ Passes = Literal["auto", "loop", "batched", "lean"]
 MIN_LEAN_TASKS = 16
 MAX_HELD_ELEMENTS = 1 << 28
 MAX_BATCHED_PARAMETERS = 1 << 20
-SUPPORTS_LEAN = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 5)  # gradients that start at a GradientEdge
 
 
 class ComparisonTargets(NamedTuple):
@@ -183,7 +181,7 @@ class BackwardPasses:
             return "loop" if passes == "lean" and tasks < 2 else passes
         size = sum(target.numel() for target in place.targets)
         many = tasks >= MIN_LEAN_TASKS or (tasks > 1 and tasks * size > MAX_HELD_ELEMENTS)
-        if many and not rows and not place.sharded and not self.refuses_lean and SUPPORTS_LEAN:
+        if many and not rows and not place.sharded and not self.refuses_lean and READS_GRAPH:
             return "lean"
         small = size <= MAX_BATCHED_PARAMETERS
         return "batched" if small and place.features and self.batches is not False else "loop"
@@ -217,8 +215,6 @@ def check_lean(passes: Passes, method: str, *, rows: bool, replicas: bool) -> No
     """
     if passes != "lean":
         return
-    if not SUPPORTS_LEAN:
-        raise ValueError("passes='lean' needs torch 2.5 or newer: pass passes='loop'")
     if replicas:
         raise ValueError("passes='lean' does not support batch_shape=: pass passes='loop' or passes='batched'")
     if rows:
@@ -226,6 +222,8 @@ def check_lean(passes: Passes, method: str, *, rows: bool, replicas: bool) -> No
             f"{method} needs the task gradients, and passes='lean' computes only their inner products: pass "
             f"passes='loop' or passes='batched'"
         )
+    if not READS_GRAPH:
+        raise ValueError("passes='lean' needs torch 2.5 or newer: pass passes='loop'")
 
 
 def _on_parameters(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .gram import FEW_ROWS
-from .graph import other_leaves
+from .graph import READS_GRAPH, other_leaves
 from .layer_outputs import LayerOutputs
 from .sharding import is_sharded
 from .types import GradientList, TaskGradients, TaskRoot
@@ -25,7 +25,7 @@ def loop_gradients(
     collected = [*targets, *leaves]
     saved = [leaf.grad for leaf in collected]
     rows: list[GradientList] = []
-    reads = gram and len(roots) > FEW_ROWS and targets[0].device.type == "cpu"
+    reads = READS_GRAPH and gram and len(roots) > FEW_ROWS and targets[0].device.type == "cpu"
     outputs = LayerOutputs(roots, targets) if reads else None
     try:
         for count, root in enumerate(roots):
