@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.no_batch import NoBatch
 from helpers.trunk_and_heads import ALL, GRAM, TASKS, Net, assert_same_gradients, batch, flat, jacobian
-from torch import Tensor
 
 import counterpoise as cp
 from counterpoise import gradients
@@ -130,19 +130,6 @@ def test_deferred_loss_runs_the_same_backward_pass(name: str, at: str) -> None:
             balancer.backward(losses, **where)
         grads.append({n: None if g is None else g * (1 if deferred else 2**7) for n, g in net.grads().items()})
     assert_same_gradients(*grads)
-
-
-class NoBatch(torch.autograd.Function):
-    """An operation that vmap does not support."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        grads[0].sum().item()  # not allowed under vmap
-        return grads[0]
 
 
 def test_auto_falls_back_to_a_loop() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.no_batch import NoBatch
 from helpers.trunk_and_heads import AGGREGATIONS, TASKS, Net, assert_same_gradients, batch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -211,19 +212,6 @@ def test_a_task_that_bypasses_the_others() -> None:
         balancer.backward(losses, shared=net.trunk.parameters())
         found.append(grads_of(net) | {"weights": balancer.weights})
     assert_same_gradients(*found)
-
-
-class NoBatch(torch.autograd.Function):
-    """An operation that vmap does not support."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        grads[0].sum().item()
-        return grads[0]
 
 
 class Opaque(nn.Module):

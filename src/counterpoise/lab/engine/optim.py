@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .config import Schedule
+from .config import Run, Schedule
 
 BETAS, EPS = (0.9, 0.999), 1e-8
 EPOCH_DECAY = 0.9  # of an exponential schedule
@@ -131,6 +131,20 @@ class ReplicaOptimizer:
             self.steps.copy_(state["steps"])
         else:
             self.steps = state["steps"]
+
+
+def network_optimizer(parameters: Sequence[nn.Parameter], runs: Sequence[Run], **options: Any) -> ReplicaOptimizer:
+    """Return the optimiser of the networks of some runs, with further options of `ReplicaOptimizer`."""
+    return ReplicaOptimizer(
+        parameters,
+        len(runs),
+        optimizer=runs[0].schedule.optimizer,
+        lr=[run.network_lr for run in runs],
+        weight_decay=[run.schedule.weight_decay for run in runs],
+        clip=[run.network_clip for run in runs],
+        gain=[run.recipe.network_gain for run in runs],
+        **options,
+    )
 
 
 def schedule_factor(schedule: Schedule, step: int, total: int, lr: float) -> float:

@@ -13,7 +13,7 @@ from ...weighting._gradients import Schedule as MeasurementSchedule
 from .balancer_groups import BalancerGroups
 from .config import Run
 from .cuda_graphs import CudaGraphStep
-from .optim import ReplicaOptimizer
+from .optim import network_optimizer
 
 Pattern = tuple[bool, ...]
 """Which of the balancers' schedules measure gradients in a step, and possibly further variants of the step."""
@@ -35,16 +35,7 @@ class StackTrainer:
         first, device = runs[0], runs[0].device
         self.runs, self.schedule, self.device, self.workload = list(runs), first.schedule, device, workload
         self.balancers = BalancerGroups(runs, workload.tasks, device, "loop")
-        self.network = ReplicaOptimizer(
-            workload.network.layers(),
-            len(runs),
-            optimizer=self.schedule.optimizer,
-            lr=[run.network_lr for run in runs],
-            weight_decay=[run.schedule.weight_decay for run in runs],
-            clip=[run.network_clip for run in runs],
-            gain=[run.recipe.network_gain for run in runs],
-            capturable=True,
-        )
+        self.network = network_optimizer(workload.network.layers(), runs, capturable=True)
         self.optimizers = [(slice(None), self.network), *self.balancers.optimizers(capturable=True)]
         self.epoch = self.steps = 0
         self.history: list[list[dict[str, Any]]] = [[] for _ in runs]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .balancer_groups import BalancerGroups
 from .config import Recipe, Run
-from .optim import ReplicaOptimizer, schedule_factor
+from .optim import network_optimizer, schedule_factor
 from .torch_settings import autocast
 from .workload import Workload
 from .workloads import WORKLOADS
@@ -23,15 +23,8 @@ class Trainer:
         self.runs, self.schedule, self.device = list(runs), first.schedule, first.device
         self.workload: Workload = WORKLOADS[first.data.name](runs)
         self.balancers = BalancerGroups(runs, self.workload.tasks, first.device, self.workload.passes)
-        self.network = ReplicaOptimizer(
-            list(self.workload.network.parameters()),
-            len(runs),
-            optimizer=self.schedule.optimizer,
-            lr=[run.network_lr for run in runs],
-            weight_decay=[run.schedule.weight_decay for run in runs],
-            clip=[run.network_clip for run in runs],
-            gain=[run.recipe.network_gain for run in runs],
-            decay_mask=self.workload.decay_mask(),
+        self.network = network_optimizer(
+            list(self.workload.network.parameters()), runs, decay_mask=self.workload.decay_mask()
         )
         balancer_optimizers = self.balancers.optimizers()
         self.optimizers = [self.network, *(optimizer for _, optimizer in balancer_optimizers)]
