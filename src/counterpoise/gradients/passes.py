@@ -15,7 +15,7 @@ from .task_gradients import UNREACHED, batched_gradients, feature_gradients, loo
 from .types import TaskGradients, TaskRoot
 
 Passes = Literal["auto", "loop", "batched", "lean"]
-# passes="auto" uses lean passes from this number of tasks on, or for task gradients with more elements than this in
+# passes="auto" uses lean passes on a CPU from this number of tasks on, or for task gradients with more elements than this in
 # total; otherwise batched passes through features for shared networks up to this size; otherwise a loop.
 MIN_LEAN_TASKS = 16
 MAX_HELD_ELEMENTS = 1 << 28
@@ -181,7 +181,8 @@ class BackwardPasses:
             return "loop" if passes == "lean" and tasks < 2 else passes
         size = sum(target.numel() for target in place.targets)
         many = tasks >= MIN_LEAN_TASKS or (tasks > 1 and tasks * size > MAX_HELD_ELEMENTS)
-        if many and not rows and not place.sharded and not self.refuses_lean and READS_GRAPH:
+        on_cpu = place.targets[0].device.type == "cpu"  # lean passes have not been measured on other devices
+        if many and on_cpu and not rows and not place.sharded and not self.refuses_lean and READS_GRAPH:
             return "lean"
         small = size <= MAX_BATCHED_PARAMETERS
         return "batched" if small and place.features and self.batches is not False else "loop"
