@@ -15,8 +15,8 @@ from .task_gradients import UNREACHED, batched_gradients, feature_gradients, loo
 from .types import TaskGradients, TaskRoot
 
 Passes = Literal["auto", "loop", "batched", "lean"]
-# passes="auto" uses lean passes on a CPU from this number of tasks on, or for task gradients with more elements than this in
-# total; otherwise batched passes through features for shared networks up to this size; otherwise a loop.
+# passes="auto" uses lean passes on a CPU from this number of tasks on, or for task gradients with more elements than
+# this in total; otherwise batched passes through features for shared networks up to this size; otherwise a loop.
 MIN_LEAN_TASKS = 16
 MAX_HELD_ELEMENTS = 1 << 28
 MAX_BATCHED_PARAMETERS = 1 << 20
