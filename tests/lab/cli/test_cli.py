@@ -347,7 +347,15 @@ def test_data_lists_which_data_sets_are_present(tmp_path: Path) -> None:
 def test_ctrl_c_stops_cleanly_and_tells_how_to_resume(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "counterpoise", "reproduce", "scale-stress", "--seeds", "42-44"]
     options = ["--epochs", "400", "--jobs", "1", "--out", str(tmp_path)]
-    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        [*command, *options],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # tests in the background of a script ignore it
+    )
     deadline = time.monotonic() + 60
     while not list(tmp_path.rglob("progress.json")) and time.monotonic() < deadline:
         time.sleep(0.1)
