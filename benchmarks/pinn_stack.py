@@ -1,27 +1,33 @@
-"""Check and time the training of stacks of physics-informed networks on CUDA.
+"""Check, time and train stacks of physics-informed networks on CUDA.
 
 python benchmarks/pinn_stack.py check               # one step after another on CUDA and on the CPU, every method
 python benchmarks/pinn_stack.py time --runs 150     # milliseconds and kernels per step
+python benchmarks/pinn_stack.py queue --seconds 540 --bring BACK   # what is not recorded yet, see run_queue.py
 """
 
 import argparse
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import torch
+from run_queue import Selection, add_options, run_queue
 
 from counterpoise.lab.engine import Recipe, Run, Store, execute, plan, spec
 from counterpoise.lab.engine.cuda_graphs import WARM_UP, CudaGraphStep
 from counterpoise.lab.engine.pinn import PinnTrainer
 from counterpoise.lab.studies import STUDIES
-from counterpoise.lab.studies.pinn import GRADIENT_SPACE, METHODS, ONE_PASS
+from counterpoise.lab.studies.pinn import COLUMNS, GRADIENT_SPACE, MAIN, METHODS, ONE_PASS, SEARCH_SEEDS, SEARCHED
 from counterpoise.lab.studies.rates import cells_at_chosen_rates, cells_of_choice, chosen_rates
 from counterpoise.lab.studies.select import select_runs
 
+RESULTS = Path(__file__).parent.parent / "results"
+RECORDED = (RESULTS / "physics", RESULTS / "physics" / "search")
 PROFILED = 10  # steps
+PROBED = 41  # steps: gradients are measured in every tenth, and each CUDA graph has a warm-up
 
 
 def make_runs(
@@ -127,9 +133,35 @@ def train(study: str, which: str, seeds: str | None, epochs: int | None, out: st
         print(f"{method:36} {rate:g}  {' '.join(f'{e:.4f}' if e is not None else 'nan' for e in errors)}")
 
 
+def selections(device: str, epochs: int | None = None) -> list[Selection]:
+    """Return the runs of the studies, the most important first."""
+
+    def select(
+        study: str, methods: Iterable[str], condition: str = MAIN, seeds: Iterable[int] | None = None
+    ) -> Selection:
+        found = STUDIES[study]
+        cells = select_runs(found, seeds=seeds, epochs=epochs, device=device, methods=methods, conditions=[condition])
+        return Selection(found, tuple(cells))
+
+    plate = [name for name in (*COLUMNS, *SEARCHED) if name not in ONE_PASS]
+    return [
+        *(select(f"pinn-{name}", ONE_PASS) for name in ("burgers", "klein-gordon", "helmholtz")),
+        *(select("pinn-burgers", COLUMNS, condition) for condition in ("constant rate", "authors' code")),
+        *(select("pinn-kirchhoff", methods) for methods in (ONE_PASS, dict.fromkeys(plate))),
+        *(select(f"pinn-{name}", SEARCHED, seeds=SEARCH_SEEDS) for name in ("helmholtz", "burgers")),
+    ]
+
+
+def probe(run: Run) -> None:
+    """Train a run for a few steps. A step that cannot be captured as a CUDA graph raises a warning."""
+    trainer = PinnTrainer([run])
+    for _ in range(PROBED):
+        trainer.advance()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("check", "time", "train"))
+    parser.add_argument("command", choices=("check", "time", "train", "queue"))
     parser.add_argument("--study", default="pinn-helmholtz")
     parser.add_argument("--methods", default="one-pass", help='"one-pass", "gradient", "all", "sum" or a label')
     parser.add_argument("--runs", type=int, default=150)
@@ -138,7 +170,10 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--seeds")
     parser.add_argument("--epochs", type=int)
-    parser.add_argument("--out", default="runs")
+    parser.add_argument("--out", default="runs/pinn")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--seconds", type=float, help="save and stop after so many seconds")
+    add_options(parser)
     parser.add_argument("--eager", action="store_true", help="without CUDA graphs")
     parser.add_argument("--tf32", action="store_true")
     options = parser.parse_args()
@@ -146,6 +181,9 @@ def main() -> None:
         os.environ["COUNTERPOISE_GRAPH"] = "0"
     torch.backends.cuda.matmul.allow_tf32 = options.tf32
     warnings.filterwarnings("ignore", category=DeprecationWarning)
+    if options.command == "queue":
+        found = selections(options.device, options.epochs)
+        raise SystemExit(run_queue(found, options, recorded=RECORDED, probe=probe))
     if options.command == "check":
         check(options.study, options.steps)
     elif options.command == "train":

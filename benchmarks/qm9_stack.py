@@ -3,6 +3,7 @@
 python benchmarks/qm9_stack.py check --data DATA            # a few steps on CUDA and on the CPU, every method
 python benchmarks/qm9_stack.py time --data DATA --runs 10   # milliseconds and kernels per step, seconds per epoch
 python benchmarks/qm9_stack.py train --data DATA --methods main --seeds 42-44 --out runs/qm9
+python benchmarks/qm9_stack.py queue --data DATA --seconds 540 --bring BACK   # what is not recorded, see run_queue.py
 """
 
 import argparse
@@ -18,6 +19,7 @@ from pathlib import Path
 import torch
 from pinn_stack import is_captured, print_kernels
 from qm9_reference import GeometricLoop, GeometricNetwork, graphs_of, to_stacked
+from run_queue import Selection, add_options, run_queue
 
 from counterpoise.lab.data.locations import data_folder
 from counterpoise.lab.data.qm9 import TARGETS
@@ -28,12 +30,14 @@ from counterpoise.lab.engine.qm9 import QM9Trainer
 from counterpoise.lab.engine.qm9_batches import paired, separate
 from counterpoise.lab.engine.qm9_workload import SYNTHETIC, load_molecules, molecule_inputs
 from counterpoise.lab.models.qm9 import StackedMPNN
-from counterpoise.lab.studies.qm9 import FURTHER_METHODS, GRADIENT_SPACE, MAIN_METHODS, METHODS, STUDY
+from counterpoise.lab.studies.qm9 import FURTHER, FURTHER_METHODS, GRADIENT_SPACE, MAIN, MAIN_METHODS, METHODS, STUDY
 from counterpoise.lab.studies.select import select_runs
 
 GROUPS = {"main": MAIN_METHODS, "further": FURTHER_METHODS, "gradient": GRADIENT_SPACE, "all": METHODS}
 PROFILED = 5  # steps
 SPARE_SECONDS = 45  # left for packing when time runs out
+LARGEST = 5  # runs of a stack whose checkpoint moves to another machine; it has 7.5 MB per run
+RECORDED = (Path(__file__).parent.parent / "results" / "molecules",)
 
 
 def make_runs(methods: dict[str, Recipe], count: int, device: str, options: argparse.Namespace) -> list[Run]:
@@ -193,16 +197,27 @@ def train(options: argparse.Namespace) -> None:
         print(f"{pack(out, Path(options.archive))} runs packed")
 
 
+def selections(device: str, precision: str, epochs: int | None = None, largest: int = LARGEST) -> list[Selection]:
+    """Return the runs of the study, the most important first: one seed after another, then methods at one seed."""
+    study = replace(STUDY, schedule=replace(STUDY.schedule, precision=precision))
+    once = [(FURTHER, methods, study.seeds[:1]) for methods in (FURTHER_METHODS, GRADIENT_SPACE)]
+    found = []
+    for condition, methods, seeds in [(MAIN, MAIN_METHODS, study.seeds), *once]:
+        cells = select_runs(study, seeds=seeds, epochs=epochs, device=device, methods=methods, conditions=[condition])
+        found.append(Selection(study, tuple(sorted(cells, key=lambda cell: cell.run.seed)), largest))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("check", "time", "train"))
+    parser.add_argument("command", choices=("check", "time", "train", "queue"))
     parser.add_argument("--data", help="the data folder, which contains qm9/qm9.npz")
     parser.add_argument("--methods", default="main", help='"main", "further", "gradient", "all" or labels, with commas')
     parser.add_argument("--condition", help="keys of conditions, with commas")
     parser.add_argument("--compared", default=None, choices=("features", "parameters"))
     parser.add_argument("--molecules", type=int)
     parser.add_argument("--batch", type=int, default=120)
-    parser.add_argument("--runs", type=int, default=10, help="runs in a stack")
+    parser.add_argument("--runs", type=int, help=f"runs in a stack: 10, or {LARGEST} for the queue")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--precision", default=STUDY.schedule.precision, choices=("fp32", "tf32", "bf16", "fp16"))
     parser.add_argument("--profile", action="store_true")
@@ -215,6 +230,7 @@ def main() -> None:
     parser.add_argument("--archive", help="write the finished runs to this file")
     parser.add_argument("--seconds", type=float, help="save and stop after so many seconds")
     parser.add_argument("--checkpoint-seconds", type=float, default=60.0)
+    add_options(parser)
     parser.add_argument("--eager", action="store_true", help="without CUDA graphs")
     options = parser.parse_args()
     if options.data:
@@ -222,6 +238,10 @@ def main() -> None:
     if options.eager:
         os.environ["COUNTERPOISE_GRAPH"] = "0"
     warnings.filterwarnings("ignore", category=DeprecationWarning)
+    if options.command == "queue":
+        found = selections(options.device, options.precision, options.epochs, options.runs or LARGEST)
+        raise SystemExit(run_queue(found, options, recorded=RECORDED))
+    options.runs = options.runs or 10
     if options.command == "train":
         train(options)
         return

@@ -99,6 +99,15 @@ METHODS: Mapping[str, Recipe] = ONE_PASS | GRADIENT_SPACE
 COLUMNS = ("Sum", "LRA", "PCGrad", "MGDA", "CAGrad", "Aligned-MTL", "DCGD", "DCGD + LRA")
 """Rows of the published table that are run here."""
 
+SEARCH_SEEDS = tuple(range(5))
+SEARCHED = (
+    "Gradient normalisation",
+    "BPGS (gradient)",
+    *("LRA", "LRA (mean/mean)", "PCGrad", "UPGrad", "ConFIG", "DCGD", "DCGD + LRA", "Nash-MTL"),
+    *(f"Gradient normalisation + {method}" for method in ("PCGrad", "UPGrad", "ConFIG", "DCGD", "Nash-MTL")),
+)
+"""Methods of the search for a better one, on Helmholtz and Burgers at seeds that the tables do not show."""
+
 COLLAPSING = ("BPGS", "UW-O", "EMA-UW-O", "GLS")
 """Methods that divide by the losses. A boundary loss that u = 0 solves exactly gets all the weight."""
 

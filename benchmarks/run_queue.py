@@ -1,0 +1,296 @@
+"""Train the runs of studies that are not recorded yet, in a fixed order and within a limited time.
+
+`pinn_stack.py queue` and `qm9_stack.py queue` use this on machines that are lent for a few minutes at a time. What is
+finished is brought back as one archive, and the checkpoint of the interrupted stack as a few files:
+
+    python benchmarks/pinn_stack.py queue --seconds 540 --bring BACK
+    python results/update.py merge BACK/runs.jsonl.xz
+    python benchmarks/pinn_stack.py queue --seconds 540 --bring BACK --earlier BACK
+"""
+
+import argparse
+import gc
+import io
+import json
+import shutil
+import tarfile
+import time
+import traceback
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from counterpoise.lab.engine import Recipe, Run, RunBatch, execute
+from counterpoise.lab.engine.archive import SUFFIX, ArchivedStore, pack
+from counterpoise.lab.engine.balancer_groups import balancer_structure
+from counterpoise.lab.studies import Cell, Study
+from counterpoise.lab.studies.rates import LookUp, cells_at_chosen_rates
+
+ARCHIVE, CHECKPOINT, FAILED = f"runs{SUFFIX}", "checkpoint", "failed.json"
+PART_BYTES, MAX_PARTS, MAX_BYTES = 15 * 2**20, 7, 60 * 2**20
+FLOAT_BYTES = 4
+SPARE_SECONDS = 20.0  # for the last checkpoint and the archive
+START_SECONDS = 40.0  # a stack is not started with less time left
+CHECKPOINT_SECONDS = 60.0
+
+
+class OutOfTimeError(Exception):
+    """The time is used up. The stack has a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Runs of a study that are trained one stack after another. Methods of all spaces share a stack.
+
+    Args:
+        study: The study.
+        cells: The cells to train. If the study chooses rates, the cells of one condition: those at the seeds of the
+            choice come first, and the others run at the chosen rates.
+        largest: Largest number of runs in a stack. Default: no limit.
+    """
+
+    study: Study
+    cells: tuple[Cell, ...]
+    largest: int | None = None
+
+    def stacks(self, look_up: LookUp, left_out: Sequence[str] = ()) -> Iterator[RunBatch]:
+        """Yield the stacks that are not finished.
+
+        A stack keeps its runs, and with them its checkpoint, however many of the other stacks are finished.
+
+        Args:
+            look_up: Returns the result of a run.
+            left_out: Methods that are not trained, as `method_name` names them.
+        """
+        cells = cells_at_chosen_rates(self.study, self.cells, look_up)
+        runs = list(dict.fromkeys(cell.run for cell in cells if method_name(cell.run.recipe) not in left_out))
+        size = self.largest or max(len(runs), 1)
+        for first in range(0, len(runs), size):
+            by_method: dict[object, list[Run]] = {}
+            for run in runs[first : first + size]:
+                if look_up(run) is None:
+                    by_method.setdefault(balancer_structure(run.recipe), []).append(run)
+            if by_method:
+                yield RunBatch(tuple(run for same_method in by_method.values() for run in same_method))
+
+
+def method_name(recipe: Recipe) -> str:
+    """Return a text that is equal for runs that share a balancer."""
+    return repr(balancer_structure(recipe))
+
+
+@dataclass
+class RunQueue:
+    """Train stacks in order until the time is used up.
+
+    Args:
+        selections: What to train, the most important first.
+        out: Folder of runs, checkpoints and copies of the recorded archives.
+        seconds: The time, from the creation of the queue.
+        bring: Folder of the files to bring back. Default: none are written.
+        probe: Trains one run for a few steps. It raises an error if the method cannot be captured as a CUDA graph,
+            which then would slow down its whole stack.
+    """
+
+    selections: Sequence[Selection]
+    out: Path
+    seconds: float
+    bring: Path | None = None
+    probe: Callable[[Run], None] | None = None
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.store = ArchivedStore(self.out)
+        self.epoch_started = self.started
+
+    @property
+    def remaining(self) -> float:
+        """The seconds that are left for training."""
+        return self.started + self.seconds - SPARE_SECONDS - time.monotonic()
+
+    def work(self) -> bool:
+        """Train stacks, and return whether none has failed.
+
+        A stack that fails is not tried again: the caller should start a new process, because the device may be
+        unusable after an error.
+        """
+        stack = self.next_stack()
+        while stack is not None and self.remaining > START_SECONDS:
+            print(f"{stack}, {self.remaining:.0f} s left", flush=True)
+            try:
+                self._train(stack)
+            except OutOfTimeError:
+                print("  interrupted: the time is used up", flush=True)
+                break
+            except Exception as error:
+                traceback.print_exc()
+                if not self._leave_out(stack, error):
+                    self._remember("stacks", [stack.key])
+                    self.bring_back(self.next_stack())
+                    return False
+            gc.collect()  # trainers and their CUDA graphs refer to each other
+            stack = self.next_stack()
+            self.bring_back(stack)
+        self.bring_back(stack)
+        print("nothing is left" if stack is None else f"next: {stack}", flush=True)
+        return True
+
+    def next_stack(self) -> RunBatch | None:
+        """Return the first stack that is not finished and has not failed."""
+        failed = self._failed()
+        stacks = (s for each in self.selections for s in each.stacks(self.store.result, failed["methods"]))
+        return next((stack for stack in stacks if stack.key not in failed["stacks"]), None)
+
+    def _train(self, stack: RunBatch) -> None:
+        self.epoch_started = time.monotonic()
+
+        def after_epoch(trainer: Any) -> None:
+            now = time.monotonic()
+            duration, self.epoch_started = now - self.epoch_started, now
+            if trainer.epoch in (1, 2) or trainer.epoch % 10 == 0:
+                value = f"{trainer.latest_value:.4g}"
+                print(f"  epoch {trainer.epoch}: {duration:.2f} s, mean value {value}", flush=True)
+            if not trainer.done and self.remaining < duration:
+                self.store.save_checkpoint(stack.study, stack.key, trainer.state_dict())
+                raise OutOfTimeError
+
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="could not capture")
+            execute(stack, self.out, checkpoint_seconds=CHECKPOINT_SECONDS, after_epoch=after_epoch)
+
+    def _leave_out(self, stack: RunBatch, error: Exception) -> bool:
+        """Leave out the methods that cannot be captured as a CUDA graph. Return whether there are such methods."""
+        if self.probe is None or not isinstance(error, UserWarning):
+            return False
+        failing = []
+        for name, run in {method_name(run.recipe): run for run in stack.runs}.items():
+            try:
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("error", message="could not capture")
+                    self.probe(run)
+            except Exception as found:
+                print(f"  left out: {run.recipe.name} ({found})"[:300], flush=True)
+                failing.append(name)
+        self._remember("methods", failing)
+        return bool(failing)
+
+    def _failed(self) -> dict[str, list[str]]:
+        path = self.out / FAILED
+        found: dict[str, list[str]] = json.loads(path.read_text()) if path.is_file() else {}
+        return {"methods": [], "stacks": []} | found
+
+    def _remember(self, kind: str, names: Sequence[str]) -> None:
+        failed = self._failed()
+        failed[kind] += names
+        self.out.mkdir(parents=True, exist_ok=True)
+        (self.out / FAILED).write_text(json.dumps(failed))
+
+    def bring_back(self, stack: RunBatch | None) -> None:
+        """Write the archive of the finished runs and the checkpoint of the next stack to the folder `bring`."""
+        if self.bring is None:
+            return
+        self.bring.mkdir(parents=True, exist_ok=True)
+        if any(self.out.glob("*/*/result.json")):
+            print(f"  {pack(self.out, self.bring / ARCHIVE)} runs packed", flush=True)
+        for old in self.bring.glob(f"{CHECKPOINT}.*"):
+            old.unlink()
+        if stack is not None and self.store.has_checkpoint(stack.study, stack.key):
+            save_parts(self.store.batch_folder(stack.study, stack.key), self.bring)
+
+
+def save_parts(folder: Path, bring: Path) -> None:
+    """Write the folder of a checkpoint as a few files of limited size.
+
+    Raises:
+        ValueError: If the checkpoint is too large.
+    """
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        tar.add(folder, f"{folder.parent.name}/{folder.name}")
+    content = compress(buffer.getvalue())
+    if len(content) > min(MAX_BYTES, MAX_PARTS * PART_BYTES):
+        raise ValueError(f"expected a checkpoint of at most {MAX_BYTES} bytes, got {len(content)}: use smaller stacks")
+    for number, first in enumerate(range(0, len(content), PART_BYTES)):
+        (bring / f"{CHECKPOINT}.{number:02}").write_bytes(content[first : first + PART_BYTES])
+
+
+def compress(content: bytes) -> bytes:
+    """Compress a file of float32 numbers, with the first bytes of all numbers together, then the second, and so on.
+
+    The last bytes are sign and exponent, which take most of the space that can be saved.
+    """
+    padded = content + bytes(-len(content) % FLOAT_BYTES)  # a tar file may end in zeros
+    return zlib.compress(np.frombuffer(padded, np.uint8).reshape(-1, FLOAT_BYTES).T.tobytes(), 1)
+
+
+def decompress(content: bytes) -> bytes:
+    """Return what `compress` was given."""
+    return np.frombuffer(zlib.decompress(content), np.uint8).reshape(FLOAT_BYTES, -1).T.tobytes()
+
+
+def prepare(out: Path, recorded: Sequence[Path], earlier: Path | None) -> None:
+    """Copy recorded archives, and the files that an earlier call brought back, to the folder of runs.
+
+    Args:
+        out: The folder of runs. Checkpoints that are already there are kept.
+        recorded: Folders of archives.
+        earlier: The folder of an earlier call.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    for folder in (*recorded, *([earlier] if earlier else [])):
+        for archive in sorted(folder.glob(f"*{SUFFIX}")):
+            name = "-".join([*folder.parts[-2:], archive.name]).replace("/", "")
+            shutil.copyfile(archive, out / name)
+    parts = sorted(earlier.glob(f"{CHECKPOINT}.*")) if earlier else []
+    if not parts:
+        return
+    content = decompress(b"".join(part.read_bytes() for part in parts))
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        members = [member for member in tar if not (out / member.name).is_file()]
+        tar.extractall(out, members, filter="data")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command `queue`."""
+    parser.add_argument("--bring", type=Path, help="folder of the files to bring back")
+    parser.add_argument("--earlier", type=Path, help="folder that an earlier call has brought back")
+    parser.add_argument("--recorded", type=Path, action="append", help="folder of recorded archives")
+    parser.add_argument("--list", action="store_true", help="print the number of runs that are left, and stop")
+
+
+def run_queue(
+    selections: Sequence[Selection],
+    options: argparse.Namespace,
+    *,
+    recorded: Sequence[Path],
+    probe: Callable[[Run], None] | None = None,
+) -> int:
+    """Run the command `queue`, and return its exit code.
+
+    Args:
+        selections: What to train, the most important first.
+        options: The options of the command, with `out` and `seconds`.
+        recorded: Folders of recorded archives, unless the options name others.
+        probe: See `RunQueue`.
+    """
+    started, out = time.monotonic(), Path(options.out)
+    prepare(out, options.recorded or recorded, options.earlier)
+    queue = RunQueue(selections, out, options.seconds or 1e9, options.bring, probe, started)
+    if options.list:
+        for selection in selections:
+            print_left(selection, queue.store.result)
+        return 0
+    return 0 if queue.work() else 1
+
+
+def print_left(selection: Selection, look_up: LookUp) -> None:
+    """Print the stacks of a selection that can be trained now, and the number of its cells."""
+    condition = selection.cells[0].condition.key
+    sizes = [len(stack.runs) for stack in selection.stacks(look_up)]
+    methods = len({cell.method for cell in selection.cells})
+    print(f"{selection.study.name}, {condition}, {methods} methods: {sizes or 'finished'}")
