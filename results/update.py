@@ -1,23 +1,43 @@
 """Write the ledgers and Markdown tables of this folder again, from the recorded runs and scores.
 
     python results/update.py
+    python results/update.py merge ARCHIVE…
 
-A test compares the files with what this script would write. Everything else, figures included, is written by
-`counterpoise report results -o page`.
+The second form first adds the runs of archives of physics-informed networks and molecules to those of this folder. Both
+forms then write the pages of the documentation that show recorded runs. A test compares the files with what this script
+would write. Everything else, figures included, is written by `counterpoise report results -o page`.
 """
 
+import argparse
+import lzma
 import re
+import subprocess
+import sys
 import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from counterpoise.lab.engine.archive import SUFFIX
+from counterpoise.lab.engine import Run
+from counterpoise.lab.engine.archive import SUFFIX, DamagedLine, read_archive
+from counterpoise.lab.engine.config import parse_run
+from counterpoise.lab.files import write_atomic
 from counterpoise.lab.report import Report, collect_runs, machine_table
 from counterpoise.lab.report.variants import report_variants, seeds_to_report
+from counterpoise.lab.studies import PINN_STUDIES
+from counterpoise.lab.studies.pinn import SEARCH_SEEDS
 
 RESULTS = Path(__file__).parent
-FOLDERS = ("synthetic", "synthetic/forty", "beyond", "tabular", "tabular/seventeen", "nyuv2", "physics")
+PHYSICS, SEARCH, MOLECULES = "physics", "physics/search", "molecules"
+FOLDERS = (
+    *("synthetic", "synthetic/forty", "beyond", "tabular", "tabular/seventeen", "nyuv2"),
+    *(PHYSICS, SEARCH, MOLECULES),
+)  # fmt: skip
 LEDGER_ONLY = ("synthetic/forty",)
 """Folders that hold runs at further seeds: only their claims at all of these seeds are recorded."""
+TABLES_ONLY = (SEARCH,)
+"""Folders that hold runs by which methods were chosen. The claims are about other seeds."""
+PAGES = (("pinns_table.py", "--recorded"), ("qm9_table.py",))
+"""Scripts in docs/ that write recorded runs into a page, with their arguments."""
 NUMBER = re.compile(r"\d+\.\d+")
 LAST_DIGIT = 1.1e-3
 
@@ -26,6 +46,8 @@ def recorded_texts(folder: str) -> dict[Path, str]:
     """Return the Markdown files of one folder, by path."""
     source = RESULTS / folder
     archives = sorted(source.glob(f"*{SUFFIX}"))
+    if not archives and not (source / "runs").is_dir():
+        return {}  # nothing has been recorded yet
     collected = collect_runs(archives or sorted((source / "runs").glob("*.csv.xz")))
     if collected.problems:
         raise ValueError(f"{folder}: {collected.problems}")
@@ -44,8 +66,10 @@ def recorded_texts(folder: str) -> dict[Path, str]:
         texts = {source / path.relative_to(temporary): path.read_text() for path in written}
     if last_only:
         texts = {path: text for path, text in texts.items() if path.name == "ledger.md"}
+    if folder in TABLES_ONLY:
+        texts = {path: text for path, text in texts.items() if path.name != "ledger.md"}
     if archives:
-        texts[source / "machines.md"] = machine_table(source, [study.name for study in variant.studies])
+        return texts | {source / "machines.md": machine_table(source, [study.name for study in variant.studies])}
     return {path: keep_last_digits(text, path) for path, text in texts.items()}
 
 
@@ -63,11 +87,69 @@ def keep_last_digits(text: str, path: Path) -> str:
     return NUMBER.sub(lambda _: next(numbers), text)
 
 
-def main() -> None:
+def folder_of(run: Run) -> str:
+    """Return the folder in which a run is recorded.
+
+    Raises:
+        ValueError: If runs of its study cannot be merged.
+    """
+    if run.study in {study.name for study in PINN_STUDIES}:
+        return SEARCH if run.seed in SEARCH_SEEDS else PHYSICS
+    if run.study == "qm9":
+        return MOLECULES
+    raise ValueError(f"expected runs of physics-informed networks or of QM9, got one of {run.study!r}")
+
+
+def read_lines(archive: Path) -> Iterator[tuple[Run, str]]:
+    """Yield each run of an archive and its line.
+
+    Raises:
+        ValueError: If a line is damaged.
+    """
+    with lzma.open(archive, "rt", encoding="utf-8") as lines:
+        for line, found in zip(lines, read_archive(archive), strict=True):
+            if isinstance(found, DamagedLine):
+                raise ValueError(f"{archive}, line {found.number} is damaged: {found.reason}")
+            yield parse_run(found.description), line
+
+
+def merge(archives: Iterable[Path], root: Path = RESULTS) -> dict[Path, int]:
+    """Add the runs of archives to the recorded ones, and return the number of new runs by file.
+
+    A run that is recorded already is kept as it is. All archives are read and verified before a file is written.
+
+    Args:
+        archives: The archives.
+        root: The folder of recorded results.
+
+    Raises:
+        ValueError: If a line is damaged, or if a run belongs to another study.
+    """
+    given: dict[Path, dict[str, str]] = {}
+    for archive in archives:
+        for run, line in read_lines(archive):
+            given.setdefault(root / folder_of(run) / f"{run.study}{SUFFIX}", {})[run.key] = line
+    old = {path: {r.key: line for r, line in read_lines(path)} if path.is_file() else {} for path in given}
+    for path, lines in given.items():
+        text = "".join(line for _, line in sorted((lines | old[path]).items()))
+        write_atomic(path, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+    return {path: len(lines.keys() - old[path].keys()) for path, lines in given.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command")
+    commands.add_parser("merge").add_argument("archives", type=Path, nargs="+")
+    options = parser.parse_args(arguments)
+    if options.command == "merge":
+        for path, count in merge(options.archives).items():
+            print(f"{path}: {count} new runs, {path.stat().st_size / 2**20:.2f} MB")
     for folder in FOLDERS:
         for path, text in recorded_texts(folder).items():
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)
+    for script, *given in PAGES:
+        subprocess.run([sys.executable, str(RESULTS.parent / "docs" / script), *given], check=True)
 
 
 if __name__ == "__main__":
