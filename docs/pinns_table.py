@@ -1,16 +1,19 @@
-"""Solve the Helmholtz equation with several methods, and write pinns.json and the table of pinns.md.
+"""Solve the Helmholtz equation with several methods, and write pinns.json and the tables of pinns.md.
 
 python docs/pinns_table.py
+python docs/pinns_table.py --recorded
 
-It takes a few minutes on one core. `docs/figures.py` draws the figures of the page from pinns.json.
+The first takes a few minutes on one core. `docs/figures.py` draws the figures of the page from pinns.json. The second
+only writes the tables of the recorded runs in results/physics, which `results/update.py` does, too.
 """
 
+import argparse
 import itertools
 import json
 import math
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +21,16 @@ import torch
 from torch import Tensor, nn
 
 import counterpoise as cp
+from counterpoise.lab.report.markdown import markdown_table
+from counterpoise.lab.studies.pinn import GRADIENT_SPACE, ONE_PASS
 
 FOLDER = Path(__file__).parent
 PAGE, RECORD = FOLDER / "pinns.md", FOLDER / "pinns.json"
+RESULTS = FOLDER.parent / "results" / "physics"
+EQUATIONS = {"helmholtz": "Helmholtz", "burgers": "Burgers", "klein-gordon": "Klein-Gordon"}
+ROW = re.compile(r"(.+?)(?: \((0\.\d+|1e-\d+)\))?( \(seeds? .+\))?")  # method, learning rate, seeds
 MARKERS = re.compile(r"(<!-- measurements -->\n).*?(<!-- /measurements -->)", re.DOTALL)
+RECORDED_MARKERS = re.compile(r"(<!-- recorded -->\n).*?(<!-- /recorded -->)", re.DOTALL)
 TASKS = ("residual", "boundary")
 SEEDS, STEPS, LBFGS_STEPS = range(3), 2000, 150
 WIDTHS = (2, 32, 32, 32, 1)
@@ -204,7 +213,94 @@ def shorten(value: Any) -> Any:
     return value if isinstance(value, int) else float(f"{value:.4g}")
 
 
+def read_tables(path: Path) -> dict[str, dict[str, dict[str, str]]]:
+    """Return the tables of a file in results/ by title: method → column → cell, without emphasis.
+
+    A row at fewer seeds than its table has says so in every cell.
+    """
+    tables: dict[str, dict[str, dict[str, str]]] = {}
+    text = re.sub("</?ins>", "", path.read_text(encoding="utf-8")) if path.is_file() else ""
+    for title, body in re.findall(r"^\*\*(.+?)\*\*[^\n|]*\n\n((?:\|.*\n?)+)", text, re.MULTILINE):
+        heads, _, *rows = (line.strip("| ").split(" | ") for line in body.replace("**", "").splitlines())
+        found = tables.setdefault(title, {})
+        for name, *cells in rows:
+            label, _, seeds = ROW.fullmatch(name).groups("")  # type: ignore[union-attr]
+            found[label] = {head: cell + seeds for head, cell in zip(heads[1:], cells, strict=True)}
+    return tables
+
+
+def recorded_section(folder: Path = RESULTS) -> str:
+    """Return the tables of the recorded runs: errors by equation, other conditions, the plate, and the search."""
+    tables = {name: read_tables(folder / "tables" / f"pinn-{name}.md") for name in (*EQUATIONS, "kirchhoff")}
+    main = {title: main_table(tables[name]) for name, title in EQUATIONS.items()}
+    groups = {
+        "Methods that combine the gradients of the terms": GRADIENT_SPACE,
+        "Methods that need one backward pass": ONE_PASS,
+    }
+    parts = [f"{intro}:\n\n{join_tables(main, methods)}" for intro, methods in groups.items()]
+    constant = {
+        title.split("inside")[1].split(" (best")[0].removeprefix(", "): first_column(rows)
+        for title, rows in tables["burgers"].items()
+        if "constant learning rate" in title and "further metrics" not in title
+    }
+    if constant:
+        methods = {method for rows in constant.values() for method in rows}
+        shown = join_tables({"decaying learning rate": main["Burgers"]} | constant, methods)
+        parts.append(f"Burgers with the constant learning rate of the authors' code:\n\n{shown}")
+    if tables["kirchhoff"]:
+        rows = next(iter(tables["kirchhoff"].values()))
+        columns = {head: {m: rows[m][head] for m in rows} for head in next(iter(rows.values()))}
+        parts.append(f"The Kirchhoff plate, with nine losses and 20,000 steps:\n\n{join_tables(columns)}")
+    searched = {
+        title: main_table(read_tables(folder / "search" / "tables" / f"pinn-{name}.md"))
+        for name, title in EQUATIONS.items()
+    }
+    if any(searched.values()):
+        parts.append(f"The search for a better method, at five other seeds:\n\n{join_tables(searched)}")
+    return "\n\n".join(parts)
+
+
+def main_table(tables: dict[str, dict[str, dict[str, str]]]) -> dict[str, str]:
+    """Return the cells of the first column of the first table by method."""
+    return first_column(next(iter(tables.values()), {}))
+
+
+def first_column(rows: dict[str, dict[str, str]]) -> dict[str, str]:
+    return {method: next(iter(cells.values())) for method, cells in rows.items()}
+
+
+def join_tables(columns: dict[str, dict[str, str]], methods: Collection[str] | None = None) -> str:
+    """Return one table of columns with cells by method, the lowest number of the first column first.
+
+    Args:
+        columns: The cells of each column. Those without cells are left out.
+        methods: The methods to show. Default: all.
+    """
+    kept = {title: {m: cells[m] for m in cells if methods is None or m in methods} for title, cells in columns.items()}
+    kept = {title: cells for title, cells in kept.items() if cells}
+    shown = list(dict.fromkeys(method for cells in kept.values() for method in cells))
+    first = next(iter(kept.values()), {})
+    shown.sort(key=lambda method: float(first[method].split()[0].replace(",", "")) if method in first else math.inf)
+    rows = [[method, *(cells.get(method, "–") for cells in kept.values())] for method in shown]
+    return markdown_table(["method", *kept], rows, right=range(1, len(kept) + 1))
+
+
+def write_between(markers: re.Pattern[str], text: str) -> None:
+    """Replace what is between two markers of the page."""
+    page = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(markers.sub(lambda found: f"{found[1]}{text}\n{found[2]}", page), encoding="utf-8")
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recorded", action="store_true", help="write the tables of the recorded runs only")
+    if not parser.parse_args().recorded:
+        write_between(MARKERS, table(measure_all()))
+    write_between(RECORDED_MARKERS, recorded_section())
+
+
+def measure_all() -> dict[str, list[list[float]]]:
+    """Train with all methods, write pinns.json, and return the numbers of the table by method and seed."""
     torch.set_num_threads(1)  # faster for small networks, and independent of the number of cores
     rows: dict[str, list[list[float]]] = {}
     record: dict[str, Any] = {"every": EVERY, "size": SIZE, "table": rows, "curves": {}, "solution": {}}
@@ -217,8 +313,7 @@ def main() -> None:
             for kind in (kind for kind, names in RECORDED.items() if name in names):
                 record[kind][name] = shorten(run[kind])
             RECORD.write_text(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
-    text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(MARKERS.sub(lambda found: f"{found[1]}{table(rows)}\n{found[2]}", text), encoding="utf-8")
+    return rows
 
 
 if __name__ == "__main__":

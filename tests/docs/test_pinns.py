@@ -3,6 +3,7 @@
 import importlib
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,6 @@ from helpers.paths import ROOT
 import counterpoise as cp
 
 DOCS = ROOT / "docs"
-EQUATIONS = ("helmholtz", "burgers", "klein-gordon")
-ERROR = r"\d\.\d{4} ± \d\.\d{4}"
 
 
 @pytest.fixture
@@ -51,18 +50,39 @@ def test_bpgs_gives_the_boundary_more_weight_than_lra(script: Any, monkeypatch: 
     assert ratios[cp.BPGS] > 1000 * ratios[cp.LRA]
 
 
-def test_errors_at_full_length_are_those_of_the_recorded_runs() -> None:
-    """Each number of the section is in a generated table of the recorded results."""
-    section = (DOCS / "pinns.md").read_text(encoding="utf-8").split("## At full length")[1].split("\n## ")[0]
-    tables = {name: (ROOT / f"results/physics/tables/pinn-{name}.md").read_text() for name in EQUATIONS}
-    rows = [re.findall(ERROR, line) for line in section.splitlines()]
-    three = [row for row in rows if len(row) == len(EQUATIONS)]
-    assert len(three) == 8
-    for row in three:
-        for error, table in zip(row, tables.values(), strict=True):
-            assert error in table
-    others = [error for row in rows if len(row) in (1, 2) for error in row]
-    assert len(others) == 9
-    for error in others:
-        assert error in tables["helmholtz"]
-    assert len(re.findall(r"1\.0000 ± 0\.0000", tables["helmholtz"].split("**Helmholtz")[1])) == 8
+def test_errors_at_full_length_are_those_of_the_recorded_runs(script: Any) -> None:
+    page = (DOCS / "pinns.md").read_text(encoding="utf-8")
+    found = script.RECORDED_MARKERS.search(page)
+    assert found is not None
+    assert found[0] == f"{found[1]}{script.recorded_section()}\n{found[2]}", "run python results/update.py"
+    table = (ROOT / "results/physics/tables/pinn-burgers.md").read_text(encoding="utf-8")
+    for error in re.findall(r"fails on Burgers \((0\.\d\d)\)", page):
+        assert f"| Gradient normalisation + DCGD (0.001) | {error}" in table
+
+
+def test_tables_of_further_runs_appear_when_they_are_recorded(script: Any, tmp_path: Path) -> None:
+    first = "**Burgers equation, three losses, 1280 points inside (best learning rate), seeds 5–14** (the paper's)\n\n"
+    head = "| method | relative L2 error ↓ |\n| --- | --- |\n"
+    constant = first.replace(" inside", " inside, constant learning rate")
+    authors = first.replace(" inside", " inside, 42 on each side, constant learning rate")
+    texts = {
+        "tables/pinn-burgers.md": f"{first}{head}| DCGD (0.001) | **0.0384 ± 0.0118** (0.0124 ± 0.0046) |\n"
+        f"| Sum (1e-05) (seeds 5–6) | <ins>0.0400 ± 0.0100</ins> |\n\n"
+        f"{constant}{head}| DCGD (0.0001) | 0.0200 ± 0.0010 |\n\n{authors}{head}| DCGD (0.0001) | 0.0100 ± 0.0010 |\n",
+        "tables/pinn-kirchhoff.md": "**Plate, seeds 5–14** (the paper's)\n\n| method | MSE × 10⁹ ↓ | error ↓ |\n"
+        "| --- | --- | --- |\n| Sum (0.001) | 1,300 ± 5 (13.0) | 0.3000 ± 0.1000 |\n"
+        "| LRA (0.001) | 2.000 ± 0.100 (2.7) | 0.0100 ± 0.0010 |\n",
+        "search/tables/pinn-burgers.md": f"{first}{head}| ConFIG (0.001) | 0.0300 ± 0.0010 |\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    combined, one_pass, rates, plate, search = re.split(r"\n\n(?=[A-Z])", script.recorded_section(tmp_path))
+    assert combined.endswith("| method | Burgers |\n| --- | ---: |\n| DCGD | 0.0384 ± 0.0118 (0.0124 ± 0.0046) |")
+    assert one_pass.endswith("| Sum | 0.0400 ± 0.0100 (seeds 5–6) |")
+    heads = "| method | decaying learning rate | constant learning rate | 42 on each side, constant learning rate |"
+    assert heads in rates
+    assert rates.endswith("| DCGD | 0.0384 ± 0.0118 (0.0124 ± 0.0046) | 0.0200 ± 0.0010 | 0.0100 ± 0.0010 |")
+    assert [line.split(" | ")[0] for line in plate.splitlines()[-2:]] == ["| LRA", "| Sum"]
+    assert "| LRA | 2.000 ± 0.100 (2.7) | 0.0100 ± 0.0010 |" in plate
+    assert search.endswith("| ConFIG | 0.0300 ± 0.0010 |")

@@ -14,6 +14,7 @@ RATES = (1e-3, 1e-4, 1e-5)
 RATE_SEEDS = (100, 101)
 SEEDS = tuple(range(5, 15))
 EPOCHS, STEPS = 50, 1000
+BOUNDARY_POINTS = 128
 METRICS = ("rel_l2",)
 FURTHER_METRICS = ("rel_l2_last", "training_loss")
 SOURCE = "Hwang and Lim 2024, table 1"
@@ -118,12 +119,14 @@ Burgers, before Klein-Gordon was run."""
 
 
 def condition(
-    form: str, *, key: str = MAIN, interior: int = 1280, boundary: int = 128, decay: str = "exponential"
+    form: str, *, key: str = MAIN, interior: int = 1280, boundary: int = BOUNDARY_POINTS, decay: str = "exponential"
 ) -> Condition:
     """Return a condition with the given losses, numbers of points and decay. All but the main one are opt-in."""
     options = (("boundary", boundary), ("form", form), ("interior", interior))
     schedule = () if decay == SCHEDULE.decay else (("decay", decay),)
-    part = f"{form} losses, {interior} points inside{', constant learning rate' if schedule else ''}"
+    part = f"{form} losses, {interior} points inside"
+    part += f", {boundary} on each side" if boundary != BOUNDARY_POINTS else ""
+    part += ", constant learning rate" if schedule else ""
     return Condition(key, options, part=part, opt_in=key != MAIN, schedule=schedule)
 
 
