@@ -1,6 +1,7 @@
 """Inner products of task gradients, accumulated tensor by tensor: the Jacobian is never concatenated."""
 
 from collections.abc import Sequence
+from itertools import combinations_with_replacement, islice
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ def gram_matrix(rows: Sequence[GradientList], lead: int, stacks: GradientList | 
         assert total is not None
         return total
     small: list[int] = []
+    dots: dict[tuple[int, int], list[Tensor]] = {}
     for index, column in enumerate(zip(*rows, strict=True)):
         present = [i for i, grad in enumerate(column) if grad is not None]
         if not present:
@@ -38,13 +40,18 @@ def gram_matrix(rows: Sequence[GradientList], lead: int, stacks: GradientList | 
             small.append(index)
             continue
         if few:
-            total = add_products(total, _pairwise_dots([_flatten(column[i], 0) for i in present]), present, count)
+            _collect_dots(dots, {i: _flatten(column[i], 0) for i in present})
             continue
         flat = torch.stack([_flatten(column[i], lead) for i in present], lead)
         total = add_products(total, row_products(flat), present, count)
     if small:
-        flat = torch.stack([torch.cat([_flatten(row[k], lead) for k in small], lead) for row in rows], lead)
-        total = add_products(total, row_products(flat), range(count), count)
+        joined = [torch.cat([_flatten(row[k], lead) for k in small], lead) for row in rows]
+        if few:
+            _collect_dots(dots, dict(enumerate(joined)))
+        else:
+            total = add_products(total, row_products(torch.stack(joined, lead)), range(count), count)
+    if dots:
+        return _sum_dots(dots, count)
     assert total is not None  # the passes raise if no task reaches any target
     return total
 
@@ -67,6 +74,11 @@ def scatter_gram(products: Tensor, places: Sequence[int], count: int) -> Tensor:
     return selection.mT @ products @ selection
 
 
+def stack_gradients(grads: Sequence[Tensor | None], like: Tensor) -> Tensor:
+    """Return one tensor (n, *shape) with zeros for missing gradients, which have the shape of `like`."""
+    return torch.stack([torch.zeros_like(like) if grad is None else grad for grad in grads])
+
+
 def select_weights(weights: Tensor, slots: Sequence[int]) -> Tensor:
     """Return the weights (…, n) of the given tasks out of those of all tasks, (…, T)."""
     if len(slots) == weights.shape[-1]:
@@ -86,14 +98,19 @@ def _flatten(grad: Tensor | None, lead: int) -> Tensor:
     return flat.float() if flat.element_size() < 4 else flat
 
 
-def _pairwise_dots(rows: Sequence[Tensor]) -> Tensor:
-    """Return the products of a few long rows one by one: on a CPU, six times as fast as a thin matrix product."""
-    if len(rows[0]) > MAX_DOT:
-        pieces = zip(*(row.split(MAX_DOT) for row in rows), strict=True)
-        return torch.stack([_pairwise_dots(piece).double() for piece in pieces]).sum(0)
-    size = len(rows)
-    upper = {(i, j): torch.dot(rows[i], rows[j]) for i in range(size) for j in range(i, size)}
-    return torch.stack([upper[min(i, j), max(i, j)] for i in range(size) for j in range(size)]).view(size, size)
+def _collect_dots(dots: dict[tuple[int, int], list[Tensor]], rows: dict[int, Tensor]) -> None:
+    """Add the products of a few long rows one by one: on a CPU, six times as fast as a thin matrix product."""
+    pieces = {i: row.split(MAX_DOT) for i, row in rows.items()}
+    for i, j in combinations_with_replacement(rows, 2):
+        dots.setdefault((i, j), []).extend(map(torch.dot, pieces[i], pieces[j]))
+
+
+def _sum_dots(dots: dict[tuple[int, int], list[Tensor]], count: int) -> Tensor:
+    """Return the matrix whose entries are the sums of the given products, in float64."""
+    values = iter(torch.stack([dot for terms in dots.values() for dot in terms]).tolist())
+    sums = {pair: sum(islice(values, len(terms))) for pair, terms in dots.items()}
+    matrix = [[sums.get((min(i, j), max(i, j)), 0.0) for j in range(count)] for i in range(count)]
+    return torch.tensor(matrix, dtype=torch.float64)
 
 
 def row_products(flat: Tensor) -> Tensor:
@@ -113,16 +130,13 @@ def row_products(flat: Tensor) -> Tensor:
 
 
 def column_products(columns: Tensor) -> Tensor:
-    """Return columnsᵀ·columns for a few very long columns."""
-    piece = MAX_MATMUL if columns.device.type == "cpu" else GPU_PIECE
-    whole = len(columns) // piece * piece
+    """Return columnsᵀ·columns for a few very long columns on a GPU."""
+    whole = len(columns) // GPU_PIECE * GPU_PIECE
     rest = columns[whole:]
     products = rest.mT @ rest
     if whole == 0:
         return products
-    pieces = columns[:whole].view(-1, piece, columns.shape[1])
-    if columns.device.type == "cpu":
-        return sum(((part.mT @ part).double() for part in pieces), products.double())
+    pieces = columns[:whole].view(-1, GPU_PIECE, columns.shape[1])
     return torch.bmm(pieces.mT, pieces).sum(0) + products
 
 

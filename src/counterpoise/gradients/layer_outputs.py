@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from torch import Tensor
-from torch.autograd.graph import Node
 
-from .gram import gram_matrix
+from .gram import gram_matrix, stack_gradients
 from .graph import count_uses
 from .probes import add_gram, find_linear_probes, layer_factor
 from .types import GradientList, TaskRoot
@@ -26,17 +25,16 @@ class LayerOutputs:
         self.probes = find_linear_probes(uses, uses, unread)
         self.others = [k for k, target in enumerate(targets) if id(target) in unread]
         self.factors = [layer_factor(probe) for probe in self.probes]  # the passes may free the inputs of the layers
-        self.stacks: dict[Node, Tensor] = {}
-        self.count, self.task = len(roots), 0
-        self.handles = [p.edge[0].register_prehook(partial(self._store, p.edge[0])) for p in self.probes]
+        self.grads: list[GradientList] = [[None] * len(roots) for _ in self.probes]
+        self.task = 0
+        self.handles = [
+            probe.edge[0].register_prehook(partial(self._store, grads))
+            for probe, grads in zip(self.probes, self.grads, strict=True)
+        ]
 
-    def _store(self, node: Node, grads: Sequence[Tensor | None]) -> None:
-        (grad,) = grads
-        if grad is None:
-            return
-        if node not in self.stacks:
-            self.stacks[node] = grad.new_zeros(self.count, *grad.shape)
-        self.stacks[node][self.task] = grad
+    def _store(self, row: GradientList, grads: Sequence[Tensor | None]) -> None:
+        # Autograd does not write into a gradient while there is a reference to it.
+        (row[self.task],) = grads
 
     def close(self) -> None:
         """Stop reading."""
@@ -45,12 +43,14 @@ class LayerOutputs:
 
     def gram(self, rows: Sequence[GradientList]) -> Tensor | None:
         """Return the inner products of the rows, or None if no layer was read."""
-        if not self.stacks:
+        if not any(grad is not None for grads in self.grads for grad in grads):
             return None
         others = [[row[k] for k in self.others] for row in rows]
         reached = any(grad is not None for row in others for grad in row)
         total = gram_matrix(others, 0) if reached else None
-        for probe, factor in zip(self.probes, self.factors, strict=True):
-            if probe.edge[0] in self.stacks:
-                total = add_gram(total, self.stacks.pop(probe.edge[0]), factor)
+        for grads, factor in zip(self.grads, self.factors, strict=True):
+            like = next((grad for grad in grads if grad is not None), None)
+            if like is not None:
+                total = add_gram(total, stack_gradients(grads, like), factor)
+                grads.clear()
         return total

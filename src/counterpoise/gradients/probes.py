@@ -101,9 +101,12 @@ def add_gram(total: Tensor | None, stack: Tensor, factor: Tensor | None) -> Tens
     if factor is None:
         return add_products(total, row_products(stack.reshape(count, -1)), range(count), count)
     for part in stack.split(max(1, BLOCK // (count * factor.shape[1])), -1):
-        # With the tasks last, both products are single large ones.
-        columns = part.reshape(count, -1).t().contiguous().view(factor.shape[1], -1)
-        total = add_products(total, column_products((factor @ columns).view(-1, count)), range(count), count)
+        if part.device.type == "cpu":
+            products = row_products((factor @ part).view(count, -1))
+        else:  # with the tasks last, both products are single large ones
+            columns = part.reshape(count, -1).t().contiguous().view(factor.shape[1], -1)
+            products = column_products((factor @ columns).view(-1, count))
+        total = add_products(total, products, range(count), count)
     assert total is not None
     return total
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .gram import FEW_ROWS
+from .gram import FEW_ROWS, stack_gradients
 from .graph import READS_GRAPH, other_leaves
 from .layer_outputs import LayerOutputs
 from .sharding import is_sharded
@@ -89,7 +89,7 @@ def propagate_to_parameters(
 ) -> TaskGradients:
     """Continue from gradients at the features to the parameters before them, so that each head is passed only once."""
     if batched:
-        vectors = [_stack([row[k] for row in grads.rows], z) for k, z in enumerate(features)]
+        vectors = [stack_gradients([row[k] for row in grads.rows], z) for k, z in enumerate(features)]
         stacks = _batched_vjp(features, targets, vectors, keep)
         rows = _unstack(stacks, len(grads.rows))
         _check_reached(rows)
@@ -178,7 +178,3 @@ def check_dense(grad: Tensor | None) -> None:
 def _unstack(grads: Sequence[Tensor | None], count: int) -> list[GradientList]:
     parts = [[None] * count if grad is None else grad.unbind() for grad in grads]
     return [list(row) for row in zip(*parts, strict=True)]
-
-
-def _stack(grads: Sequence[Tensor | None], like: Tensor) -> Tensor:
-    return torch.stack([torch.zeros_like(like) if grad is None else grad for grad in grads])
