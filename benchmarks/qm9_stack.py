@@ -219,7 +219,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=120)
     parser.add_argument("--runs", type=int, help=f"runs in a stack: 10, or {LARGEST} for the queue")
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--precision", default=STUDY.schedule.precision, choices=("fp32", "tf32", "bf16", "fp16"))
+    parser.add_argument("--precision", choices=("fp32", "tf32", "bf16", "fp16"), help="fp32 for check, or the study's")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--anchor", action="store_true", help="time torch-geometric, too")
     parser.add_argument("--seeds")
@@ -238,6 +238,7 @@ def main() -> None:
     if options.eager:
         os.environ["COUNTERPOISE_GRAPH"] = "0"
     warnings.filterwarnings("ignore", category=DeprecationWarning)
+    options.precision = options.precision or ("fp32" if options.command == "check" else STUDY.schedule.precision)
     if options.command == "queue":
         found = selections(options.device, options.precision, options.epochs, options.runs or LARGEST)
         raise SystemExit(run_queue(found, options, recorded=RECORDED))

@@ -23,8 +23,8 @@ REPRODUCED = ("Sum", "SI", "Kendall", "FAMO")
 BEYOND = "beyond the papers"
 
 SCHEDULE = Schedule(
-    epochs=300, batch_size=120, optimizer="adam", lr=1e-3, decay="plateau", lr_end=1e-5, monitor="-mae_change",
-    report="best",
+    epochs=300, batch_size=120, optimizer="adam", lr=1e-3, decay="plateau", lr_end=1e-5, precision="fp16",
+    monitor="-mae_change", report="best",
 )  # fmt: skip
 NETWORK = spec("mpnn", width=64, edge_width=128)
 

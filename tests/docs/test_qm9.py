@@ -1,0 +1,91 @@
+"""The page on QM9 has what its script writes, and the script shows recorded runs in tables, curves and sentences."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.paths import ROOT
+
+from counterpoise.lab.data.qm9 import SINGLE_TASK_MAE, TARGETS
+from counterpoise.lab.engine import Store
+from counterpoise.lab.engine.archive import pack
+from counterpoise.lab.studies.qm9 import CHANGE, STUDY
+
+CHANGES = {"Sum": 180.0, "SI": 70.0, "Kendall": 100.0, "FAMO": 60.0, "BPGS": 50.0, "RLW": 210.0}
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    return importlib.import_module("qm9_table")
+
+
+def fake_result(change: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return a history of three epochs and a result in which all errors have the same change."""
+    weights = [1.0] * len(TARGETS)
+    history = [
+        {
+            "epoch": e,
+            "loss": weights,
+            "weight": weights,
+            "monitor": -change * 3 / e,
+            "metrics": {CHANGE: change * 3 / e},
+        }
+        | {"rate": 1e-3, "chart": {}}
+        for e in (1, 2, 3)
+    ]
+    errors = {f"mae_{t}": mae * (1 + change / 100) for t, mae in zip(TARGETS, SINGLE_TASK_MAE, strict=True)}
+    result = {"epochs": 3, "macro": -change / 100, "metrics": {CHANGE: change, **errors}, "chart": {}}
+    result |= {"weights": dict.fromkeys(TARGETS, 1.0), "peak": None, "best": {"epoch": 3, "value": -change}}
+    return history, result
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """An archive with fake runs of some methods, of RLW at one seed only."""
+    store = Store(tmp_path / "runs")
+    for cell in STUDY.grid(device="cuda"):
+        seeds = STUDY.seeds[:1] if cell.method == "RLW" else STUDY.seeds
+        if cell.method in CHANGES and cell.condition.key in ("main", "further methods") and cell.run.seed in seeds:
+            store.finish(cell.run, *fake_result(CHANGES[cell.method] + cell.run.seed - 43))
+    pack(store.root, tmp_path / "qm9.jsonl.xz")
+    return tmp_path / "qm9.jsonl.xz"
+
+
+def test_page_is_up_to_date(script: Any, tmp_path: Path) -> None:
+    found = script.MARKERS.search(script.PAGE.read_text(encoding="utf-8"))
+    assert found is not None
+    expected = script.section(curves=tmp_path / script.CURVES.name)
+    assert found[0] == f"{found[1]}{expected}\n{found[2]}", "run python docs/qm9_table.py"
+    if (tmp_path / script.CURVES.name).exists():
+        assert script.CURVES.read_text(encoding="utf-8") == (tmp_path / script.CURVES.name).read_text(encoding="utf-8")
+
+
+def test_page_without_runs_has_no_numbers(script: Any, tmp_path: Path) -> None:
+    assert script.section(tmp_path / "qm9.jsonl.xz", tmp_path / "curves.svg") == script.NOT_RECORDED
+    assert not (tmp_path / "curves.svg").exists()
+
+
+def test_recorded_runs_become_tables_curves_and_sentences(script: Any, archive: Path, tmp_path: Path) -> None:
+    text = script.section(archive, tmp_path / "curves.svg")
+    changes, errors = (part.splitlines() for part in text.split("\n\n") if part.startswith("| method"))
+    assert [row.split(" | ")[0][2:] for row in changes[2:]] == ["BPGS", "FAMO", "SI", "Kendall", "Sum", "RLW"]
+    assert "| BPGS | 3 | 50.0 ± 1.0 | – | – |" in changes
+    assert "| FAMO | 3 | 60.0 ± 1.0 | 58.5 | 38.9 |" in changes
+    assert "| RLW | 1 | 209.0 | 203.8 | 222.6 |" in changes
+    assert errors[0].startswith("| method | mu (D) | alpha (a0^3) | homo (meV) |")
+    assert errors[2].startswith("| single-task models, published | 0.0671 | 0.1814 | 60.58 |")
+    assert errors[3].startswith("| BPGS | 0.1007 | 0.2721 | 90.86 |")
+    assert "- BPGS has a lower Δm than Kendall: holds, the difference is 50.0 (95 % interval 50.0 to 50.0)." in text
+    assert "- Sum: Δm 177.6 %: holds, ours is 180.0 % (95 % interval" in text
+    assert "- BPGS has a lower Δm than First loss: not run at all three seeds." in text
+    drawn = (tmp_path / "curves.svg").read_text(encoding="utf-8")
+    assert "epoch" in drawn
+    assert all(method in drawn for method in ("BPGS", "Kendall"))
+    assert "RLW" not in drawn  # at one seed
+
+
+def test_claims_about_bpgs_are_in_the_ledger() -> None:
+    texts = {claim.text for claim in STUDY.claims}
+    assert {f"BPGS has a lower Δm than {other}" for other in ("Kendall", "SI", "FAMO")} <= texts
