@@ -216,7 +216,7 @@ def shorten(value: Any) -> Any:
 def read_tables(path: Path) -> dict[str, dict[str, dict[str, str]]]:
     """Return the tables of a file in results/ by title: method → column → cell, without emphasis.
 
-    A row at fewer seeds than its table has says so in every cell.
+    A row at fewer seeds than its table has says so in every cell. Rows without a result are left out.
     """
     tables: dict[str, dict[str, dict[str, str]]] = {}
     text = re.sub("</?ins>", "", path.read_text(encoding="utf-8")) if path.is_file() else ""
@@ -225,6 +225,8 @@ def read_tables(path: Path) -> dict[str, dict[str, dict[str, str]]]:
         found = tables.setdefault(title, {})
         for name, *cells in rows:
             label, _, seeds = ROW.fullmatch(name).groups("")  # type: ignore[union-attr]
+            if cells[0].startswith("–"):  # only the published value, or runs at the seeds of the choice
+                continue
             found[label] = {head: cell + seeds for head, cell in zip(heads[1:], cells, strict=True)}
     return tables
 
@@ -247,8 +249,8 @@ def recorded_section(folder: Path = RESULTS) -> str:
         methods = {method for rows in constant.values() for method in rows}
         shown = join_tables({"decaying learning rate": main["Burgers"]} | constant, methods)
         parts.append(f"Burgers with the constant learning rate of the authors' code:\n\n{shown}")
-    if tables["kirchhoff"]:
-        rows = next(iter(tables["kirchhoff"].values()))
+    rows = next(iter(tables["kirchhoff"].values()), {})
+    if rows:
         columns = {head: {m: rows[m][head] for m in rows} for head in next(iter(rows.values()))}
         parts.append(f"The Kirchhoff plate, with nine losses and 20,000 steps:\n\n{join_tables(columns)}")
     searched = {

@@ -67,7 +67,7 @@ def test_tables_of_further_runs_appear_when_they_are_recorded(script: Any, tmp_p
     authors = first.replace(" inside", " inside, 42 on each side, constant learning rate")
     texts = {
         "tables/pinn-burgers.md": f"{first}{head}| DCGD (0.001) | **0.0384 ± 0.0118** (0.0124 ± 0.0046) |\n"
-        f"| Sum (1e-05) (seeds 5–6) | <ins>0.0400 ± 0.0100</ins> |\n\n"
+        f"| Sum (1e-05) (seeds 5–6) | <ins>0.0400 ± 0.0100</ins> |\n| MGDA (0.001) | – (0.9780 ± 0.0462) |\n\n"
         f"{constant}{head}| DCGD (0.0001) | 0.0200 ± 0.0010 |\n\n{authors}{head}| DCGD (0.0001) | 0.0100 ± 0.0010 |\n",
         "tables/pinn-kirchhoff.md": "**Plate, seeds 5–14** (the paper's)\n\n| method | MSE × 10⁹ ↓ | error ↓ |\n"
         "| --- | --- | --- |\n| Sum (0.001) | 1,300 ± 5 (13.0) | 0.3000 ± 0.1000 |\n"
