@@ -1,10 +1,10 @@
 """The leaderboard: ranks, comparisons with the plain and the hand-tuned sum, costs, answers, and the page."""
 
 import io
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,13 +12,15 @@ import pytest
 from helpers.browser import Open, overflow
 from helpers.empty_figures import write_empty_figures
 
+import counterpoise as cp
 from counterpoise.lab.report import collect_runs, write_page
+from counterpoise.lab.report.card_pictures import card_picture
 from counterpoise.lab.report.figures.leaderboard import frontier
 from counterpoise.lab.report.figures.spec import Points, TextLabel
 from counterpoise.lab.report.leaderboard import WorldStandings, at_chosen_rates, leaderboard
 from counterpoise.lab.report.leaderboard_cost import step_costs
 from counterpoise.lab.report.leaderboard_page import leaderboard_section
-from counterpoise.lab.report.leaderboard_text import answers, format_estimate, verdict
+from counterpoise.lab.report.leaderboard_text import answers, format_estimate, usage, verdict
 from counterpoise.lab.report.leaderboard_worlds import PLAIN_SUM, WORLDS, method_labels, recipes
 from counterpoise.lab.studies import STUDIES
 
@@ -27,7 +29,12 @@ Score = Callable[[str, str, int], float]
 
 
 def study_frame(
-    name: str, methods: Mapping[str, Any], score: Score, seeds: range = SEEDS, metric: str = "macro", lr: float = 0.001
+    name: str,
+    methods: Iterable[str],
+    score: Score,
+    seeds: Sequence[int] = SEEDS,
+    metric: str = "macro",
+    lr: float = 0.001,
 ) -> pd.DataFrame:
     """Return the scores of some methods under the default conditions of a study."""
     study = STUDIES[name]
@@ -155,24 +162,61 @@ def test_errors_are_compared_by_their_geometric_mean(physics: WorldStandings) ->
 def test_answers_follow_the_numbers(board: dict[str, WorldStandings], physics: WorldStandings) -> None:
     costs = step_costs({})
     units, pinn, similar, against = answers([*board.values(), physics], costs)
-    assert units.text.startswith("Use BPGS (one backward pass): the runs do not show it to be worse than")
+    assert (units.short, units.code) == ("BPGS.", ("cp.BPGS(tasks)",))
+    assert units.text.startswith("One backward pass. It is not shown to be worse than the hand-tuned sum")
     assert "The plain sum: −50.0 %" in units.text
-    assert pinn.text.startswith(
-        "Use LRA (error 10 × lower against the plain sum) or, with one backward pass per loss, DCGD"
-    )
-    assert "Avoid BPGS: their errors are more than 5 times as large" in pinn.text
-    assert similar.text.startswith("Start with the plain sum. Of 2 methods, only BPGS (+9.9 %) and")
-    assert against.question == "Does BPGS beat Kendall?"
-    assert "better on Tables (" in against.text
+    assert "Not if a loss can be driven to zero: BPGS fails on physics-informed networks." in units.text
+    assert pinn.short == "LRA, or DCGD at one backward pass per loss."
+    assert pinn.code == ("cp.LRA(tasks)", "cp.DCGD(tasks)")
+    assert pinn.text.startswith("Against the plain sum, LRA: error 10 × lower; DCGD: error 20 × lower.")
+    assert "Avoid BPGS: errors more than 5 times those of the plain sum" in pinn.text
+    assert similar.short == "The plain sum."
+    assert similar.text.startswith("Of 2 methods, only BPGS (+9.9 %) and")
+    assert (against.question, against.short) == ("Does BPGS beat Kendall?", "Yes in 2 of 2 worlds.")
+    assert against.text.startswith("Better on Tables (")
     worse = study_frame(
         "tabular", {"Static": 0, "BPGS": 0}, lambda m, c, s: table_score("Static", c, s) - (m == "BPGS") / 9
     )
     found = answers(leaderboard({"tabular": worse}), costs)
-    assert [answer.text.split(".")[0] for answer in found[:2]] == [
-        "No method reaches the hand-tuned sum",
-        "Use the plain sum",
-    ]
+    assert [answer.short for answer in found[:2]] == ["Weights that undo the units, set by hand.", "The plain sum."]
+    assert "No method reaches the hand-tuned sum" in found[0].text
     assert "BPGS scores lower" in found[1].text
+
+
+def test_answer_names_the_best_method_where_the_plain_sum_was_not_run() -> None:
+    frames = {
+        name: study_frame(name, methods, lambda m, c, s: ERRORS[m], (5, 6, 7, 100, 101), "rel_l2")
+        for name, methods in (("pinn-helmholtz", ERRORS), ("pinn-burgers", ("LRA", "DCGD")))
+    }
+    (standings,) = leaderboard(frames)
+    assert standings.problems == ("Helmholtz equation",)
+    assert standings.best_without_sum() == {"Burgers equation": "DCGD"}
+    (pinn, *_) = answers([standings], step_costs({}))
+    assert "the lowest errors are those of DCGD on the Burgers equation" in pinn.text
+
+
+def test_usage_is_code_that_builds_the_method() -> None:
+    for name, recipe in recipes().items():
+        code = usage(recipe)
+        if code:
+            assert isinstance(eval(code, {"cp": cp, "tasks": ["residual", "boundary"]}), cp.Balancer), name
+    assert usage(recipes()["LRA (mean/mean)"]) == 'cp.LRA(tasks, form="mean-mean")'
+    assert usage(recipes()["BPGS + CAGrad"]).endswith("weighting=cp.BPGS(tasks))")
+
+
+def test_pictures_show_gains_curves_and_solutions(board: dict[str, WorldStandings]) -> None:
+    tables = card_picture(board["tables"], {})
+    assert tables.caption == "BPGS against the plain sum on 17 problems"
+    assert len(tables.bars) == 17
+    assert all(bar.gain and bar.y + bar.height == pytest.approx(tables.zero) for bar in tables.bars)
+    study, methods = STUDIES["beyond-rescaling"], {"static": 0, "BPGS": 0, "Kendall": 0}
+    frame = study_frame(study.name, methods, lambda m, c, s: 0.9 - 0.1 * (m != "BPGS") * len(c), range(42, 52))
+    (synthetic,) = leaderboard({study.name: frame})
+    picture = card_picture(synthetic, {})
+    assert [curve.label for curve in picture.curves] == ["BPGS", "Kendall", PLAIN_SUM]
+    assert {len(curve.points.split()) for curve in picture.curves} == {4}
+    places = sorted(curve.label_y for curve in picture.curves)
+    assert all(second - first >= 13 for first, second in itertools.pairwise(places))
 
 
 def test_methods_have_one_name_in_all_studies() -> None:

@@ -22,7 +22,7 @@ import counterpoise as cp
 from ..data.images import CLASSES
 from ..data.visualisation import CLASS_COLOURS
 from ..files import write_atomic
-from ..studies import STUDIES
+from ..studies import STUDIES, Cell
 from .figures.render_matplotlib import FigureWriter
 from .html_ledger import VERDICT_ORDER, LedgerRow, ledger_groups, ledger_rows
 from .html_sections import (
@@ -36,7 +36,7 @@ from .html_sections import (
 )
 from .leaderboard_page import LeaderboardSection, leaderboard_section
 from .report import Report
-from .run_collection import CollectedRuns
+from .run_collection import CollectedRuns, FinishedRun
 from .variants import ReportVariant, report_variants, seeds_to_report
 
 TASK_NAMES = {"image": "image", "seg": "segmentation", "depth": "depth", "normals": "surface normals"}
@@ -51,6 +51,7 @@ class Page:
     saturation: list[HtmlTable] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
     scores: dict[str, pd.DataFrame] = field(default_factory=dict)  # of the full form of each study, at all rates
+    finished: dict[str, list[tuple[Cell, FinishedRun]]] = field(default_factory=dict)  # the runs of these scores
     leaderboard: LeaderboardSection = field(default_factory=LeaderboardSection)
 
     def sort(self) -> None:
@@ -110,13 +111,15 @@ def _add_variant(
         page.sections.append(study_section(report, study, variant, collected, figures[study.name], relative, name))
         if not study.form and len(report.runs[study.name]) > len(page.scores.get(study.name, ())):
             page.scores[study.name] = report.runs[study.name]
+            cells = variant.cells.get(study.name, ())
+            page.finished[study.name] = [(cell, collected.runs[cell.run]) for cell in cells]
     page.saturation += saturation_tables(report, variant)
     page.files += written
 
 
 def _add_leaderboard(page: Page, folder: Path, writer: FigureWriter) -> None:
     """Compute the leaderboard from the scores of all studies, and write its files."""
-    page.leaderboard = leaderboard_section(page.scores)
+    page.leaderboard = leaderboard_section(page.scores, page.finished)
     page.files += writer.submit(page.leaderboard.figures, folder / "figures")
     for name, text in page.leaderboard.texts.items():
         write_atomic(folder / name, text.encode(), durable=False, to_pipes=False)

@@ -222,13 +222,14 @@ def _prediction_strips(study: Study, cells: Sequence[Cell], collected: Collected
             if predicted is None:
                 continue
             if truth is not None and not truth_sheets:  # archives omit photographs that may not be redistributed
-                truth_sheets = [PredictionSheet("image and ground truth", COLUMNS[TRUTH], _data_url(truth))]
+                truth_sheets = [PredictionSheet("image and ground truth", COLUMNS[TRUTH], data_url(truth))]
             shown.add(cell.run.key)
             name = f"{cell.method}, seed {cell.run.seed}"
-            sheets[cell.method] = PredictionSheet(name, COLUMNS[PREDICTED], _data_url(predicted))
+            sheets[cell.method] = PredictionSheet(name, COLUMNS[PREDICTED], data_url(predicted))
         if sheets:
             yield PredictionStrip(condition.part or condition.key, [*truth_sheets, *sheets.values()])
 
 
-def _data_url(picture: bytes) -> str:
+def data_url(picture: bytes) -> str:
+    """Return a WebP file as the address of an image."""
     return f"data:image/webp;base64,{base64.b64encode(picture).decode()}"

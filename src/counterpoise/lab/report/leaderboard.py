@@ -53,6 +53,7 @@ class WorldStandings:
     scores: pd.DataFrame  # a row per problem, metric and seed, a column per method
     seeds: tuple[int, ...]
     problems: tuple[str, ...]
+    without_sum: pd.DataFrame  # as `scores`, for the problems on which the plain sum was not run
 
     @property
     def ranked(self) -> list[Standing]:
@@ -66,6 +67,14 @@ class WorldStandings:
         if method not in self.scores or other not in self.scores:
             return None
         return compare_scores(self.world, self.scores[method], self.scores[other])
+
+    def best_without_sum(self) -> dict[str, str]:
+        """Return the method with the lowest errors on each problem on which the plain sum was not run."""
+        if self.world.unit != "factor":
+            return {}
+        logs = np.log(self.without_sum.clip(lower=SMALLEST)).groupby(level="problem")
+        means = logs.mean().where(logs.count().eq(logs.size(), axis=0))  # only methods that were run at all seeds
+        return {str(problem): str(row.idxmin()) for problem, row in means.iterrows() if row.notna().any()}
 
 
 def leaderboard(frames: Mapping[str, pd.DataFrame]) -> list[WorldStandings]:
@@ -140,7 +149,8 @@ def _standings(world: World, runs: pd.DataFrame) -> WorldStandings:
     rows = runs.set_index(["problem", "metric", "seed", "method"])["score"].astype(float)
     made = rows.fillna(0.0).unstack().notna()
     with_sum = made[PLAIN_SUM]
-    scores, made = rows.unstack()[with_sum], made[with_sum]
+    every = rows.unstack()
+    scores, made = every[with_sum], made[with_sum]
     methods = [method for method in scores.columns if method != TUNED_SUM]
     complete = [method for method in methods if made[method].all()]
     ranks = _rank_estimates(world, scores[complete])
@@ -162,7 +172,8 @@ def _standings(world: World, runs: pd.DataFrame) -> WorldStandings:
     standings = [standing for standing in standings if standing.runs]
     standings.sort(key=_order)
     seeds, problems = (tuple(scores.index.get_level_values(level).unique()) for level in ("seed", "problem"))
-    return WorldStandings(world, tuple(standings), scores, seeds, problems)
+    without_sum = every[~every.index.get_level_values("problem").isin(problems)]
+    return WorldStandings(world, tuple(standings), scores, seeds, problems, without_sum)
 
 
 def _order(standing: Standing) -> tuple[float, float]:

@@ -3,11 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
 from . import ranks
+from .card_pictures import CardPicture, FinishedCells, card_picture
 from .figures.leaderboard import frontier, overview
 from .figures.spec import FigureSpec
 from .leaderboard import Standing, WorldStandings, leaderboard
@@ -43,6 +45,7 @@ class WorldCard:
     table: PrintedTable
     confounds: tuple[str, ...]
     studies: tuple[str, ...]
+    picture: CardPicture
 
 
 @dataclass
@@ -55,16 +58,19 @@ class LeaderboardSection:
     texts: dict[str, str] = field(default_factory=dict)  # files beside the page, by name
 
 
-def leaderboard_section(frames: Mapping[str, pd.DataFrame]) -> LeaderboardSection:
+def leaderboard_section(
+    frames: Mapping[str, pd.DataFrame], finished: FinishedCells = MappingProxyType({})
+) -> LeaderboardSection:
     """Return the leaderboard of recorded scores; empty if no world has any.
 
     Args:
         frames: The scores of all runs of each study, at all learning rates, by the name of the study.
+        finished: Finished runs, whose predictions and solutions are shown. Default: none.
     """
     board, costs = leaderboard(frames), step_costs(frames)
     if not board:
         return LeaderboardSection()
-    cards = [world_card(standings, costs) for standings in board]
+    cards = [world_card(standings, costs, card_picture(standings, finished)) for standings in board]
     return LeaderboardSection(
         answers(board, costs),
         cards,
@@ -76,7 +82,7 @@ def leaderboard_section(frames: Mapping[str, pd.DataFrame]) -> LeaderboardSectio
     )
 
 
-def world_card(standings: WorldStandings, costs: Mapping[str, Cost]) -> WorldCard:
+def world_card(standings: WorldStandings, costs: Mapping[str, Cost], picture: CardPicture) -> WorldCard:
     world = standings.world
     best = [s for s in standings.ranked if s.method != PLAIN_SUM][:CARD_METHODS]
     longest = max((_gain(standings, standing) for standing in best), default=0.0) or 1.0
@@ -92,6 +98,7 @@ def world_card(standings: WorldStandings, costs: Mapping[str, Cost]) -> WorldCar
         world_table(standings, costs),
         world.confounds,
         world.studies,
+        picture,
     )
 
 

@@ -1,11 +1,15 @@
 """Answers that a practitioner can act on, written by rules from the standings."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import counterpoise as cp
+
+from ..engine import Recipe
 from .leaderboard import Estimate, Standing, WorldStandings
 from .leaderboard_cost import Cost
-from .leaderboard_worlds import PLAIN_SUM, World
+from .leaderboard_worlds import PLAIN_SUM, World, recipes
 
 FIGURE = "figure-leaderboard"
 MAX_NAMES = 4
@@ -15,11 +19,13 @@ COLLAPSE = 0.2
 
 @dataclass(frozen=True)
 class Answer:
-    """A question, its answer, and the anchor of the numbers."""
+    """A question, its answer in a few words and in full, the anchor of the numbers, and how to write the methods."""
 
     question: str
+    short: str
     text: str
     anchor: str
+    code: tuple[str, ...] = ()
 
 
 def format_estimate(world: World, estimate: Estimate | None) -> str:
@@ -51,11 +57,12 @@ def verdict(world: World, estimate: Estimate | None) -> int:
 def answers(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> list[Answer]:
     """Return the answers for which there are runs."""
     found = {standings.world.name: standings for standings in board if _others(standings)}
+    physics = found.get("physics")
     written = []
     if "tables-rescaled" in found:
-        written.append(_different_units(found["tables-rescaled"], costs))
-    if "physics" in found:
-        written.append(_physics(found["physics"], costs))
+        written.append(_different_units(found["tables-rescaled"], costs, physics))
+    if physics:
+        written.append(_physics(physics, costs))
     if "tables" in found:
         written.append(_similar_scales(found["tables"]))
     written += _head_to_head(board, "BPGS", "Kendall")
@@ -68,24 +75,48 @@ def join(names: Sequence[str], word: str = "or") -> str:
     return f"{', '.join(names[:-1])} {word} {names[-1]}" if len(names) > 1 else "".join(names)
 
 
-def _different_units(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
-    world, plain = standings.world, standings.find(PLAIN_SUM)
+def usage(recipe: Recipe) -> str:
+    """Return how to build a method, e.g. `cp.LRA(tasks, form="mean-mean")`; "" if it is not a method of the library."""
+    if recipe.name not in cp.methods():
+        return ""
+    values = {name: json.dumps(value) if isinstance(value, str) else repr(value) for name, value in recipe.options}
+    arguments = ["tasks", *(f"{name}={value}" for name, value in values.items())]
+    if recipe.weighting is not None:
+        arguments.append(f"weighting={usage(recipe.weighting)}")
+    return f"cp.{cp.describe(recipe.name).build.__name__}({', '.join(arguments)})"
+
+
+def _codes(standings: Sequence[Standing]) -> tuple[str, ...]:
+    return tuple(filter(None, (usage(recipes()[standing.method]) for standing in standings)))
+
+
+def _different_units(standings: WorldStandings, costs: Mapping[str, Cost], physics: WorldStandings | None) -> Answer:
+    question, world, plain = "My losses have different units.", standings.world, standings.find(PLAIN_SUM)
     as_good = [s for s in _others(standings) if s.against_tuned and verdict(world, s.against_tuned) >= 0]
     cheap = [s for s in as_good if costs[s.method].passes == "one"]
     chosen = sorted(cheap or as_good, key=_gain)[:MAX_NAMES]
-    behind = "" if plain is None else f" The plain sum: {format_estimate(world, plain.against_tuned)}."
+    behind = "" if plain is None else f"The plain sum: {format_estimate(world, plain.against_tuned)}. "
+    anchor = f"world-{world.name}"
     if not chosen:
-        text = f"No method reaches the hand-tuned sum.{behind}"
-    else:
-        cost = " (one backward pass)" if cheap else ""
-        them = "them" if len(chosen) > 1 else "it"
-        names = join([s.method for s in chosen])
-        text = (
-            f"Use {names}{cost}: the runs do not show {them} to be worse than the hand-tuned sum "
-            f"({chosen[0].method}: {format_estimate(world, chosen[0].against_tuned)}).{behind}"
+        text = f"No method reaches the hand-tuned sum. {behind}{_evidence(standings)}"
+        return Answer(question, "Weights that undo the units, set by hand.", text, anchor)
+    names = [s.method for s in chosen]
+    passes = "One backward pass. " if cheap else "One backward pass per loss. "
+    forward = [name for name in names if costs[name].extra_forward]
+    passes += f"{join(forward, 'and')} {'need' if len(forward) > 1 else 'needs'} a second forward pass. " * bool(
+        forward
+    )
+    text = (
+        f"{passes}{'None of them is' if len(chosen) > 1 else 'It is not'} shown to be worse than the hand-tuned sum, "
+        f"whose weights undo the factors ({names[0]}: {format_estimate(world, chosen[0].against_tuned)}). {behind}"
+    )
+    failing = [name for name in names if physics and name in collapsed_methods(physics)]
+    if failing:
+        text += (
+            f"Not if a loss can be driven to zero: {join(failing, 'and')} {'fail' if len(failing) > 1 else 'fails'} on "
+            f"physics-informed networks. "
         )
-    text += f" {_evidence(standings)}"
-    return Answer("My losses have different units.", text, f"world-{world.name}")
+    return Answer(question, f"{join(names)}.", text + _evidence(standings), anchor, _codes(chosen))
 
 
 def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
@@ -94,14 +125,30 @@ def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
     best = ranked[0]
     cheap = [s for s in ranked if costs[s.method].passes != "each" and not s.method.startswith("Sum")]
     first = cheap[0] if cheap else best
-    text = f"Use {first.method} ({format_estimate(world, first.against_sum)} against the plain sum)"
-    if first is not best:
-        text += f" or, with one backward pass per loss, {best.method} ({format_estimate(world, best.against_sum)})"
-    collapsed = [s.method for s in reversed(ranked) if s.against_sum and s.against_sum.high < COLLAPSE]
+    short = f"{first.method}." if first is best else f"{first.method}, or {best.method} at one backward pass per loss."
+    chosen = list(dict.fromkeys([first, best]))
+    compared = [f"{s.method}: {format_estimate(world, s.against_sum)}" for s in chosen]
+    text = f"Against the plain sum, {'; '.join(compared)}. "
+    collapsed = collapsed_methods(standings)
     if collapsed:
-        text += f". Avoid {join(collapsed, 'and')}: their errors are more than {1 / COLLAPSE:.0f} times as large"
-    text += f". {_evidence(standings)}"
-    return Answer("I train a physics-informed network.", text, f"world-{world.name}")
+        text += f"Avoid {join(collapsed, 'and')}: errors more than {1 / COLLAPSE:.0f} times those of the plain sum. "
+    text += _without_sum(standings) + _evidence(standings)
+    return Answer("I train a physics-informed network.", short, text, f"world-{world.name}", _codes(chosen))
+
+
+def collapsed_methods(standings: WorldStandings) -> list[str]:
+    """Return the methods whose errors are far larger than those of the plain sum, the largest first."""
+    ranked = sorted(_others(standings), key=_gain)
+    return [s.method for s in reversed(ranked) if s.against_sum and s.against_sum.high < COLLAPSE]
+
+
+def _without_sum(standings: WorldStandings) -> str:
+    """Name the best methods on the problems on which the plain sum was not run."""
+    best: dict[str, list[str]] = {}
+    for problem, method in standings.best_without_sum().items():
+        best.setdefault(method, []).append(problem)
+    parts = [f"{method} on the {join(problems, 'and')}" for method, problems in best.items()]
+    return f"Where the plain sum was not run, the lowest errors are those of {join(parts, 'and')}. " if parts else ""
 
 
 def _similar_scales(standings: WorldStandings) -> Answer:
@@ -109,13 +156,15 @@ def _similar_scales(standings: WorldStandings) -> Answer:
     better, worse = ([s for s in others if verdict(world, s.against_sum) == sign] for sign in (1, -1))
     if better:
         named = [f"{s.method} ({format_estimate(world, s.against_sum)})" for s in sorted(better, key=_gain)[:MAX_NAMES]]
-        text = f"Start with the plain sum. Of {len(others)} methods, only {join(named, 'and')} {_verb(better)} higher"
+        text = f"Of {len(others)} methods, only {join(named, 'and')} {_verb(better)} higher"
     else:
-        text = f"Use the plain sum. None of {len(others)} methods scores higher"
+        text = f"None of {len(others)} methods scores higher"
     text += f", and {join([s.method for s in worse], 'and')} {_verb(worse)} lower" if worse else ""
     text += "; the other intervals contain 0" if len(better) + len(worse) < len(others) else ""
     text += f". {_evidence(standings)}"
-    return Answer("My losses have similar scales.", text, f"world-{world.name}")
+    return Answer(
+        "My losses have similar scales.", "The plain sum.", text, f"world-{world.name}", ("cp.Static(tasks)",)
+    )
 
 
 def _head_to_head(board: Sequence[WorldStandings], method: str, other: str) -> list[Answer]:
@@ -125,20 +174,27 @@ def _head_to_head(board: Sequence[WorldStandings], method: str, other: str) -> l
         if estimate is not None:
             text = f"{standings.world.title} ({format_estimate(standings.world, estimate)})"
             sides[verdict(standings.world, estimate)].append(text)
-    words = {1: "better on", -1: "worse on", 0: "undecided on"}
-    parts = [f"{words[side]} {join(worlds, 'and')}" for side, worlds in sides.items() if worlds]
+    words = {1: "Better on", -1: "Worse on", 0: "Undecided on"}
+    parts = [f"{words[side]} {join(worlds, 'and')}." for side, worlds in sides.items() if worlds]
     if not parts:
         return []
-    return [Answer(f"Does {method} beat {other}?", f"{method} is {'; '.join(parts)}.", FIGURE)]
+    counts = {word: len(sides[side]) for side, word in ((1, "yes"), (-1, "no"), (0, "undecided")) if sides[side]}
+    total = sum(counts.values())
+    (word, count), *rest = counts.items()
+    short = f"{word} in {count} of {total} {'world' if total == 1 else 'worlds'}"
+    short = ", ".join([short, *(f"{word} in {count}" for word, count in rest)])
+    return [Answer(f"Does {method} beat {other}?", f"{short[0].upper()}{short[1:]}.", " ".join(parts), FIGURE)]
 
 
 def _cost(board: Sequence[WorldStandings], costs: Mapping[str, Cost], method: str) -> list[Answer]:
     places = [(s, found.rank) for s in board if (found := s.find(method)) and found.rank]
     if method not in costs or not places:
         return []
+    cost = str(costs[method])
     ranks = [f"{rank.value:.1f} of {len(s.ranked)} on {s.world.title}" for s, rank in places]
-    text = f"{costs[method]} in each step. Its mean ranks: {join(ranks, 'and')}."
-    return [Answer(f"What does {method} cost?", text[0].upper() + text[1:], FIGURE)]
+    example = "With three losses, three backward passes instead of one. " if costs[method].passes == "each" else ""
+    text = f"{example}Its mean ranks: {join(ranks, 'and')}."
+    return [Answer(f"What does {method} cost?", f"{cost[0].upper()}{cost[1:]} in each step.", text, FIGURE)]
 
 
 def _evidence(standings: WorldStandings) -> str:

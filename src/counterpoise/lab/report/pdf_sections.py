@@ -102,7 +102,10 @@ def abstract(page: Page) -> list[str]:
             f"{methods} methods that weight losses or combine task gradients are compared with the plain sum of the "
             f"losses, on the same problems and seeds: {markup(worlds)}. Brackets are 95 % intervals over seeds."
         )
-    found += [f"<b>{markup(answer.question)}</b> {markup(answer.text)}" for answer in page.leaderboard.answers]
+    found += [
+        f"<b>{markup(answer.question)}</b> {markup(answer.short)} {markup(answer.text)}"
+        for answer in page.leaderboard.answers
+    ]
     if page.rows:
         text = f"Of {len(page.rows)} claims, {count_verdicts(page.rows)}"
         found.append(f"<b>Do the paper's claims hold?</b> {text} {link('Appendix A', 'ledger')} lists them.")

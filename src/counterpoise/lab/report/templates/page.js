@@ -4,6 +4,7 @@
   const prefersDark = matchMedia("(prefers-color-scheme: dark)");
   let chosen = null; // set by the button; null follows the system
   let printing = false;
+  let opened = []; // for printing
   const dark = () => !printing && (chosen ?? prefersDark.matches);
   const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
 
@@ -79,11 +80,26 @@
       group.hidden = rows.every((row) => row.hidden);
       if (words.length) group.open = !group.hidden;
     }
-    for (const row of document.querySelectorAll("#leaderboard .scores tbody tr")) row.hidden = !found(row);
+    for (const table of document.querySelectorAll("#leaderboard > .more")) {
+      const rows = [...table.querySelectorAll("tbody tr")];
+      for (const row of rows) row.hidden = !found(row);
+      table.hidden = rows.every((row) => row.hidden);
+      if (words.length) table.open = !table.hidden;
+    }
     for (const section of document.querySelectorAll(".study[id]")) {
       section.hidden = !found(section);
       document.querySelector(`nav a[href="#${CSS.escape(section.id)}"]`).hidden = section.hidden;
     }
+    tell(words.length);
+  }
+  // Says what a search has found.
+  const status = document.getElementById("found");
+  const searched = ["#leaderboard > .more tbody tr", ".claims tbody tr", ".study[id]"];
+  function tell(searching) {
+    status.hidden = !searching;
+    const counts = searched.map((selector) => document.querySelectorAll(`${selector}:not([hidden])`).length);
+    status.textContent = counts.some(Boolean)
+      ? `Found: ${counts[0]} comparisons of methods, ${counts[1]} claims, ${counts[2]} studies.` : "Nothing found.";
   }
   search.addEventListener("input", filter);
   for (const button of filters) {
@@ -120,11 +136,16 @@
   // For printing, draws all figures in the light theme, at the width of the paper.
   addEventListener("beforeprint", () => {
     printing = true;
-    document.querySelectorAll(".claims").forEach((group) => { group.open = true; });
+    opened = [...document.querySelectorAll(".claims:not([open]), #leaderboard > .more:not([open])")];
+    for (const group of opened) group.open = true;
     plots.forEach((plot) => drawn.add(plot));
     theme();
   });
-  addEventListener("afterprint", () => { printing = false; theme(); });
+  addEventListener("afterprint", () => {
+    printing = false;
+    for (const group of opened) group.open = false;
+    theme();
+  });
   theme();
   if (location.hash) reveal();
 
