@@ -16,12 +16,12 @@ from pathlib import Path
 import torch
 from run_queue import Selection, add_options, run_queue
 
-from counterpoise.lab.engine import Recipe, Run, Store, execute, plan, spec
+from counterpoise.lab.engine import Recipe, Run, Store, spec
 from counterpoise.lab.engine.cuda_graphs import WARM_UP, CudaGraphStep
 from counterpoise.lab.engine.pinn import PinnTrainer
 from counterpoise.lab.studies import STUDIES
 from counterpoise.lab.studies.pinn import COLUMNS, GRADIENT_SPACE, MAIN, METHODS, ONE_PASS, SEARCH_SEEDS, SEARCHED
-from counterpoise.lab.studies.rates import cells_at_chosen_rates, cells_of_choice, chosen_rates
+from counterpoise.lab.studies.rates import chosen_rates
 from counterpoise.lab.studies.select import select_runs
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -116,21 +116,18 @@ def print_kernels(step: Callable[[], None], steps: int, shown: int = 14) -> None
         print(f"  {each:8.3f} ms/step  {event.count / steps:7.1f} calls  {event.key[:90]}")
 
 
-def train(study: str, which: str, seeds: str | None, epochs: int | None, out: str) -> None:
-    """Train a study: all rates at the seeds of the choice, then the other seeds at the best rates."""
-    found, store = STUDIES[study], Store(out)
+def train(options: argparse.Namespace) -> int:
+    """Train a study, all rates at the seeds of the choice first, and print the errors. Return the exit code."""
+    found, store = STUDIES[options.study], Store(options.out)
     groups = {"one-pass": list(ONE_PASS), "gradient": list(GRADIENT_SPACE), "all": None}
-    labels = groups[which] if which in groups else which.split(",")
-    cells = select_runs(found, seeds=seeds, epochs=epochs, device="cuda", methods=labels)
-    for stage in (cells_of_choice, lambda study, cells: cells_at_chosen_rates(study, cells, store.result)):
-        for batch in plan([cell.run for cell in stage(found, cells)], store):
-            started = time.perf_counter()
-            execute(batch, out)
-            print(f"{batch}: {time.perf_counter() - started:.0f} s", flush=True)
+    labels = groups[options.methods] if options.methods in groups else options.methods.split(",")
+    cells = select_runs(found, seeds=options.seeds, epochs=options.epochs, device=options.device, methods=labels)
+    code = run_queue([Selection(found, tuple(cells))], options, probe=probe)
     for method, rate in chosen_rates(found, cells, store.result).items():
         results = [store.result(c.run) for c in cells if c.method == method and c.run.network_lr == rate]
         errors = [r["metrics"]["rel_l2"] for r in results[len(found.rate_seeds) :] if r is not None]
         print(f"{method:36} {rate:g}  {' '.join(f'{e:.4f}' if e is not None else 'nan' for e in errors)}")
+    return code
 
 
 def selections(device: str, epochs: int | None = None) -> list[Selection]:
@@ -187,7 +184,7 @@ def main() -> None:
     if options.command == "check":
         check(options.study, options.steps)
     elif options.command == "train":
-        train(options.study, options.methods, options.seeds, options.epochs, options.out)
+        raise SystemExit(train(options))
     else:
         measure(options.study, options.methods, options.runs, options.steps, options.width, options.profile)
 

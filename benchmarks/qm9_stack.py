@@ -23,19 +23,18 @@ from run_queue import Selection, add_options, run_queue
 
 from counterpoise.lab.data.locations import data_folder
 from counterpoise.lab.data.qm9 import TARGETS
-from counterpoise.lab.engine import Recipe, Run, Store, execute, plan, spec
-from counterpoise.lab.engine.archive import pack
+from counterpoise.lab.engine import Recipe, Run, Store, spec
 from counterpoise.lab.engine.cuda_graphs import WARM_UP
 from counterpoise.lab.engine.qm9 import QM9Trainer
 from counterpoise.lab.engine.qm9_batches import paired, separate
 from counterpoise.lab.engine.qm9_workload import SYNTHETIC, load_molecules, molecule_inputs
 from counterpoise.lab.models.qm9 import StackedMPNN
+from counterpoise.lab.studies import Study
 from counterpoise.lab.studies.qm9 import FURTHER, FURTHER_METHODS, GRADIENT_SPACE, MAIN, MAIN_METHODS, METHODS, STUDY
 from counterpoise.lab.studies.select import select_runs
 
 GROUPS = {"main": MAIN_METHODS, "further": FURTHER_METHODS, "gradient": GRADIENT_SPACE, "all": METHODS}
 PROFILED = 5  # steps
-SPARE_SECONDS = 45  # left for packing when time runs out
 LARGEST = 5  # runs of a stack whose checkpoint moves to another machine; it has 7.5 MB per run
 RECORDED = (Path(__file__).parent.parent / "results" / "molecules",)
 
@@ -162,44 +161,29 @@ def _advance(loop: GeometricLoop, batches: Iterator[object], count: int) -> None
         loop.step(next(batches))
 
 
-def train(options: argparse.Namespace) -> None:
-    """Train runs of the study, resume those that were interrupted, and pack the finished ones."""
-    started, out = time.monotonic(), Path(options.out)
+def train(options: argparse.Namespace) -> int:
+    """Train runs of the study, and print their results. Return the exit code."""
     study = replace(STUDY, schedule=replace(STUDY.schedule, precision=options.precision, patience=options.patience))
     labels = list(GROUPS[options.methods]) if options.methods in GROUPS else options.methods.split(",")
     chosen = options.condition and options.condition.split(",")
     cells = select_runs(
         study, seeds=options.seeds, epochs=options.epochs, device=options.device, methods=labels, conditions=chosen
     )
-    store = Store(out)
-
-    def report(trainer: QM9Trainer) -> None:
-        if trainer.epoch % 10 == 0 or trainer.epoch == 1:
-            change = " ".join(f"{-rows[-1]['monitor']:.1f}" for rows in trainer.history)
-            print(f"  epoch {trainer.epoch}, {time.monotonic() - started:.0f} s, validation: {change}", flush=True)
-        if options.seconds and time.monotonic() - started > options.seconds - SPARE_SECONDS:
-            store.save_checkpoint(batch.study, batch.key, trainer.state_dict())
-            raise TimeoutError
-
-    try:
-        for batch in plan([cell.run for cell in cells], store, options.runs):
-            print(batch, flush=True)
-            execute(batch, out, checkpoint_seconds=options.checkpoint_seconds, after_epoch=report)
-            print(f"  finished after {time.monotonic() - started:.0f} s", flush=True)
-    except TimeoutError:
-        print("stopped: the time is used up; the same command resumes", flush=True)
+    by_data = {cell.run.data: [other for other in cells if other.run.data == cell.run.data] for cell in cells}
+    code = run_queue([Selection(study, tuple(part), options.runs) for part in by_data.values()], options)
+    store = Store(options.out)
     for cell in cells:
         result = store.result(cell.run)
         if result is not None:
             found = f"{result['metrics']['mae_change']:.2f} at epoch {result['best']['epoch']}"
             print(f"{cell.method:24} {cell.condition.key:18} seed {cell.run.seed}: {found}")
-    if options.archive:
-        print(f"{pack(out, Path(options.archive))} runs packed")
+            curve = [f"{row['metrics']['mae_change']:.1f}" for row in store.history(cell.run)]
+            print(f"  validation: {' '.join(curve[:: max(len(curve) // 12, 1)])}")
+    return code
 
 
-def selections(device: str, precision: str, epochs: int | None = None, largest: int = LARGEST) -> list[Selection]:
+def selections(study: Study, device: str, epochs: int | None = None, largest: int = LARGEST) -> list[Selection]:
     """Return the runs of the study, the most important first: one seed after another, then methods at one seed."""
-    study = replace(STUDY, schedule=replace(STUDY.schedule, precision=precision))
     once = [(FURTHER, methods, study.seeds[:1]) for methods in (FURTHER_METHODS, GRADIENT_SPACE)]
     found = []
     for condition, methods, seeds in [(MAIN, MAIN_METHODS, study.seeds), *once]:
@@ -227,9 +211,7 @@ def main() -> None:
     parser.add_argument("--patience", type=int, help="stop a run after so many epochs without a better validation")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", default="runs/qm9")
-    parser.add_argument("--archive", help="write the finished runs to this file")
     parser.add_argument("--seconds", type=float, help="save and stop after so many seconds")
-    parser.add_argument("--checkpoint-seconds", type=float, default=60.0)
     add_options(parser)
     parser.add_argument("--eager", action="store_true", help="without CUDA graphs")
     options = parser.parse_args()
@@ -240,12 +222,12 @@ def main() -> None:
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     options.precision = options.precision or ("fp32" if options.command == "check" else STUDY.schedule.precision)
     if options.command == "queue":
-        found = selections(options.device, options.precision, options.epochs, options.runs or LARGEST)
+        study = replace(STUDY, schedule=replace(STUDY.schedule, precision=options.precision))
+        found = selections(study, options.device, options.epochs, options.runs or LARGEST)
         raise SystemExit(run_queue(found, options, recorded=RECORDED))
     options.runs = options.runs or 10
     if options.command == "train":
-        train(options)
-        return
+        raise SystemExit(train(options))
     chosen = options.methods.split(",")
     methods = GROUPS[options.methods] if options.methods in GROUPS else {name: METHODS[name] for name in chosen}
     if options.command == "check":

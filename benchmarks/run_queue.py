@@ -267,7 +267,7 @@ def run_queue(
     selections: Sequence[Selection],
     options: argparse.Namespace,
     *,
-    recorded: Sequence[Path],
+    recorded: Sequence[Path] = (),
     probe: Callable[[Run], None] | None = None,
 ) -> int:
     """Run the command `queue`, and return its exit code.
@@ -275,7 +275,7 @@ def run_queue(
     Args:
         selections: What to train, the most important first.
         options: The options of the command, with `out` and `seconds`.
-        recorded: Folders of recorded archives, unless the options name others.
+        recorded: Folders of recorded archives, unless the options name others. Default: all runs are trained.
         probe: See `RunQueue`.
     """
     started, out = time.monotonic(), Path(options.out)
