@@ -43,6 +43,7 @@ NOT_LIBRARY = (
     "src/counterpoise/integrations",
     "src/counterpoise/lab",
     "tests/aggregation/test_torchjd_behaviour.py",
+    "tests/benchmarks",
     "tests/docs",
     "tests/functional/test_torchjd.py",
     "tests/helpers",

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from helpers.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 IMPORT = """
 import torch
 import counterpoise as cp

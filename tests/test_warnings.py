@@ -230,6 +230,7 @@ def test_vanishing_loss_is_no_collapse_if_the_weights_stay(name: str) -> None:
     assert caught(lambda: [balancer.backward(collapsing(k) * w, shared=[w]) for k in range(220)]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "seed", "collapses"), [("mgda", 0, True), ("nash-mtl", 1, False)])
 def test_gradient_space_on_the_poisson_equation(name: str, seed: int, collapses: bool) -> None:
     """Nash-MTL gives the boundary 99.9% of the weight, too, but the residual falls."""

@@ -47,6 +47,7 @@ def test_collapse_is_named_first(problem: str, method: str, measure_gradients: b
     assert "Use BPGS" not in str(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["static", "kendall", "pcgrad"])
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_methods_that_do_not_collapse_are_not_accused_and_do_not_warn(problem: str, method: str) -> None:

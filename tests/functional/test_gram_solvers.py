@@ -32,12 +32,12 @@ SOLVERS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("tasks", [2, 3, 6])
+@pytest.mark.parametrize("tasks", [2, 5])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", SOLVERS)
 def test_weights_are_finite_and_independent_of_the_batch(name: str, kind: str, tasks: int) -> None:
     solve = SOLVERS[name]
-    gram = grams(kind, 12, tasks)
+    gram = grams(kind, 6, tasks)
     together = solve(gram)
     assert together.isfinite().all()
     assert together.dtype == torch.float64
@@ -46,7 +46,7 @@ def test_weights_are_finite_and_independent_of_the_batch(name: str, kind: str, t
         known = torch.nan_to_num(gram_of_one)
         size = (known.diagonal().sqrt() * one.abs()).sum()
         assert (off @ known @ off).clamp_min(0).sqrt() <= 1e-7 * size + 1e-12
-    torch.testing.assert_close(solve(gram.view(3, 4, tasks, tasks)), together.view(3, 4, tasks), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(solve(gram.view(3, 2, tasks, tasks)), together.view(3, 2, tasks), rtol=1e-9, atol=1e-12)
     assert solve(gram.float()).isfinite().all()
     assert solve(gram.float()).dtype == torch.float32
     if kind == "absent":

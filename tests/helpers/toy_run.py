@@ -11,7 +11,7 @@ import counterpoise as cp
 
 from .toy import extra_arguments, problem, shared
 
-EPOCH, PERIOD = 8, 6  # several epochs and periods pass in a short run
+EPOCH, PERIOD = 5, 4  # several epochs and periods pass in a short run
 
 
 class ToyRun:

@@ -13,7 +13,7 @@ from torch import Tensor
 import counterpoise as cp
 from counterpoise.functional import bpgs, bpgs_calibrate, bpgs_chart, bpgs_weights, radius
 
-SIZES = [1, 2, 3, 5, 8, 14, 32, 64]
+SIZES = [1, 2, 3, 5, 8, 14]
 
 
 def draw(tasks: int, seed: int, dtype: torch.dtype = torch.float64, decades: float = 2.0) -> tuple[Tensor, Tensor]:
@@ -47,8 +47,8 @@ def as_tensor(numbers: ref.Numbers) -> Tensor:
 
 
 CASES = [(options, tasks) for options in ref.ALL_VARIANTS for tasks in SIZES]
-# All other numbers of tasks up to 64, cycling through the variants.
-CASES += [(ref.ALL_VARIANTS[tasks % 8], tasks) for tasks in range(1, 65) if tasks not in SIZES]
+# Other numbers of tasks, cycling through the variants: their reference takes long.
+CASES += [(ref.ALL_VARIANTS[tasks % 8], tasks) for tasks in (4, 6, 7, 9, 11, 18, 25, 27, 36, 45, 54, 63, 64)]
 
 
 @pytest.mark.parametrize(("options", "tasks"), CASES, ids=lambda c: c if isinstance(c, int) else None)
@@ -74,7 +74,7 @@ def gradient_scale(losses: Tensor, options: ref.Options) -> float:
 
 
 @pytest.mark.parametrize("options", ref.ALL_VARIANTS, ids=lambda o: f"{o.chart}-{o.split}-{o.normalise}")
-@pytest.mark.parametrize("tasks", [1, 2, 3, 14, 64])
+@pytest.mark.parametrize("tasks", [1, 2, 3, 14, 33])
 def test_float32_matches_the_equations(options: ref.Options, tasks: int) -> None:
     theta, losses = draw(tasks, seed=100 + tasks, dtype=torch.float32, decades=0.7)
     value, weights, _, gradient = run(build(options, tasks, torch.float32), theta, losses)
@@ -89,7 +89,7 @@ def test_float32_matches_the_equations(options: ref.Options, tasks: int) -> None
 
 
 @pytest.mark.parametrize("chart", ["batch", "stateless"])
-@pytest.mark.parametrize("tasks", SIZES)
+@pytest.mark.parametrize("tasks", [*SIZES, 64])
 def test_first_batch_calibrates_theta(chart: str, tasks: int) -> None:
     options = replace(ref.Options(), chart=chart)
     _, losses = draw(tasks, seed=200 + tasks)
@@ -101,7 +101,7 @@ def test_first_batch_calibrates_theta(chart: str, tasks: int) -> None:
     torch.testing.assert_close(balancer.theta.detach(), expected, rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.parametrize("tasks", SIZES)
+@pytest.mark.parametrize("tasks", [*SIZES, 64])
 def test_identities_right_after_calibration(tasks: int) -> None:
     """With s_i = log L_i, θ is stationary, the weights are ∝ 1/L, and the objective is the harmonic mean."""
     _, losses = draw(tasks, seed=300 + tasks)

@@ -23,7 +23,7 @@ def non_degenerate(losses: torch.Tensor) -> bool:
 
 
 @given(log_losses, log_factors, st.integers(0, 2**32))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_weights_are_invariant_to_a_common_factor(log10: list[float], log_factor: float, seed: int) -> None:
     losses = losses_of(log10)
     scaled = losses * 10**log_factor
@@ -33,7 +33,7 @@ def test_weights_are_invariant_to_a_common_factor(log10: list[float], log_factor
 
 
 @given(log_losses, log_factors)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_calibration_is_invariant_to_a_common_factor(log10: list[float], log_factor: float) -> None:
     losses = losses_of(log10)
     scaled = losses * 10**log_factor
@@ -68,7 +68,7 @@ def test_losses_below_the_lower_bound_get_equal_weights(values: list[float]) -> 
 
 
 @given(st.lists(st.floats(-300, 300), min_size=2, max_size=64))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_standardised_log_losses_are_bounded(logs: list[float]) -> None:
     """|z| ≤ √(T − 1), which motivates τ_T; a single large loss attains the bound."""
     values = torch.tensor(logs, dtype=torch.float64)
