@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.trunk_and_heads import ALL, TASKS, Net, assert_same_gradients, batch
+from helpers.trunk_and_heads import ALL, KINDS, TASKS, Net, assert_same_gradients, batch
 from torch import Tensor
 
 import counterpoise as cp
@@ -17,8 +17,9 @@ def place(net: Net, z: Tensor, kind: str) -> dict[str, Any]:
     return shared | ({"features": z} if kind != "shared" else {})
 
 
-@pytest.mark.parametrize("weighting", [None, "bpgs", "kendall"])
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    ("name", "weighting"), [*((name, "bpgs") for name in ALL), *((name, None) for name in KINDS), ("upgrad", "kendall")]
+)
 def test_loss_agrees_with_backward(name: str, weighting: str | None) -> None:
     results = []
     for deferred in (False, True):
@@ -99,10 +100,9 @@ def test_results_that_need_no_gradient_are_plain_tensors() -> None:
     torch.testing.assert_close(w.grad, torch.tensor([1.0, 0.5]))
 
 
-@pytest.mark.parametrize("order", ["before", "after"])
 @pytest.mark.parametrize("term", ["encoder", "features", "loss", "head", "parameters", "other graph"])
-@pytest.mark.parametrize("kind", ["shared", "features", "both"])
-def test_other_terms_may_be_added(kind: str, term: str, order: str) -> None:
+@pytest.mark.parametrize(("kind", "order"), [("shared", "before"), ("features", "after"), ("both", "before")])
+def test_other_terms_may_be_added(kind: str, order: str, term: str) -> None:
     net, other = Net(), torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
 
     def extra(losses: dict[str, Tensor], z: Tensor) -> Tensor:

@@ -55,3 +55,6 @@ def assert_same_gradients(a: dict[str, Tensor | None], b: dict[str, Tensor | Non
 GRAM = ["pcgrad", "mgda", "cagrad", "imtl-g", "nash-mtl", "fairgrad", "aligned-mtl", "upgrad", "gradvac", "sdmgrad"]
 AGGREGATIONS = [name for name in cp.methods() if issubclass(cp.describe(name).build, cp.Aggregation)]
 ALL = [name for name in AGGREGATIONS if name != "auto-lambda"]
+# One method of each kind: Gram matrix, random draws, task gradients, averages of them, factors on whole losses.
+KINDS = ["upgrad", "pcgrad", "graddrop", "db-mtl", "gradnorm"]
+PLACES = [*((name, "shared") for name in ALL), *((name, "features") for name in KINDS)]
