@@ -12,8 +12,11 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from recorded import read_first_table
+from recorded_leaderboard import recorded_board, recorded_costs
 
 import counterpoise as cp
+from counterpoise.lab.report.figures.leaderboard import frontier, overview
+from counterpoise.lab.report.figures.render_matplotlib import render
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "figures"
@@ -282,6 +285,17 @@ def cost_growth() -> Figure:
     return figure
 
 
+def learned_worlds() -> Figure:
+    """Plot seven methods relative to the plain sum in each world."""
+    methods = ("Nash-MTL", "CAGrad", "FAMO", "UW-O", "BPGS", "Kendall", "UW-SO")
+    return render(overview(list(recorded_board().values()), methods))
+
+
+def learned_cost() -> Figure:
+    """Plot scores against the cost of a step in each world."""
+    return render(frontier(list(recorded_board().values()), recorded_costs()))
+
+
 FIGURES: dict[str, Callable[[], Figure]] = {
     "score-light": score_by_factor,
     "score-dark": lambda: score_by_factor(dark=True),
@@ -292,6 +306,8 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "pinn-fields": pinn_fields,
     "pinn-collapse": pinn_collapse,
     "cost-growth": cost_growth,
+    "learned-worlds": learned_worlds,
+    "learned-cost": learned_cost,
 }
 
 

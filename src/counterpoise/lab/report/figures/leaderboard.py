@@ -26,9 +26,14 @@ FLOOR = -20.0
 """Changes below this, in %, are drawn at the edge."""
 
 
-def overview(board: Sequence[WorldStandings]) -> FigureSpec:
-    """Draw each method relative to the plain sum, with a panel per world. To the right is better everywhere."""
-    methods = shown_methods(board)
+def overview(board: Sequence[WorldStandings], methods: Sequence[str] = ()) -> FigureSpec:
+    """Draw each method relative to the plain sum, with a panel per world. To the right is better everywhere.
+
+    Args:
+        board: The worlds.
+        methods: The methods to draw, from top to bottom. Default: those that were run in at least two worlds.
+    """
+    methods = methods or shown_methods(board)
     panels = [_panel(standings, methods) for standings in board]
     columns = min(COLUMNS, len(panels))
     rows = -(-len(panels) // columns)

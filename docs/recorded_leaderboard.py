@@ -1,0 +1,91 @@
+"""Compute the leaderboard of the recorded results, for the generated parts of the documentation."""
+
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+
+from counterpoise.lab.report import collect_runs
+from counterpoise.lab.report.leaderboard import Estimate, WorldStandings, compare_scores, leaderboard
+from counterpoise.lab.report.leaderboard_cost import Cost, step_costs
+from counterpoise.lab.report.leaderboard_text import format_estimate
+from counterpoise.lab.report.leaderboard_worlds import PLAIN_SUM
+from counterpoise.lab.report.run_scores import collect_scores
+from counterpoise.lab.report.variants import report_variants
+from counterpoise.lab.studies import STUDIES
+
+RESULTS = Path(__file__).parent.parent / "results"
+LEDGERS = {
+    "BPGS paper, synthetic problems": "synthetic",
+    "the same at forty seeds": "synthetic/forty",
+    "BPGS paper, Yeast and RF1": "tabular",
+    "BPGS paper, NYUv2": "nyuv2",
+    "DCGD paper, and ours, on physics": "physics",
+    "our questions on BPGS": "beyond",
+    "our questions on seventeen tables": "tabular/seventeen",
+}
+"""Title → folder of recorded results with a ledger."""
+VERDICTS = ("holds", "undecided", "does not hold", "not run")
+
+
+@cache
+def recorded_scores() -> dict[str, pd.DataFrame]:
+    """Return the scores of all recorded runs of each study, at all learning rates."""
+    collected, scores = collect_runs([RESULTS]), dict[str, pd.DataFrame]()
+    for variant in report_variants(collected):
+        for study in variant.studies:
+            if variant.recorded is not None:
+                frame = variant.recorded[study.name]
+            else:
+                chosen = {"seeds": variant.seeds, "epochs": variant.epochs, "device": variant.device or "cpu"}
+                frame = collect_scores(study, collected, **chosen)  # type: ignore[arg-type]
+            if not study.form and len(frame) > len(scores.get(study.name, ())):
+                scores[study.name] = frame
+    return scores
+
+
+@cache
+def recorded_board() -> dict[str, WorldStandings]:
+    """Return the standings of each world by its name."""
+    return {standings.world.name: standings for standings in leaderboard(recorded_scores())}
+
+
+@cache
+def recorded_costs() -> dict[str, Cost]:
+    return step_costs(recorded_scores())
+
+
+def against(world: str, method: str, other: str = PLAIN_SUM, study: str = "") -> Estimate | None:
+    """Return a method relative to another one, on all problems of a world or on those of one study."""
+    standings = recorded_board()[world]
+    scores = standings.scores
+    if study:
+        scores = scores[scores.index.get_level_values("problem").str.startswith(f"{STUDIES[study].title}: ")]
+    if method not in scores or other not in scores:
+        return None
+    return compare_scores(standings.world, scores[method], scores[other])
+
+
+def compared(world: str, method: str, other: str = PLAIN_SUM, study: str = "", *, interval: bool = True) -> str:
+    """Return `against` as text, with or without its interval."""
+    text = format_estimate(recorded_board()[world].world, against(world, method, other, study))
+    return text if interval else text.split(" [")[0]
+
+
+def table_link(study: str, title: str) -> str:
+    """Return a link to the recorded table of a study, from a page of the documentation; the title if there is none."""
+    found = [*RESULTS.rglob(f"tables/{study}-ranks.md"), *RESULTS.rglob(f"tables/{study}.md")]
+    return f"[{title}](../results/{found[0].relative_to(RESULTS).as_posix()})" if found else title
+
+
+def verdicts(folder: str) -> dict[str, int]:
+    """Count the claims of a ledger by verdict: for the released form of BPGS, the worst at several sets of seeds."""
+    order = ("does not hold", "undecided", "holds", "not run")
+    worst: dict[tuple[str, str], str] = {}
+    text = (RESULTS / folder / "ledger.md").read_text(encoding="utf-8").replace(r"\|", "/")
+    rows = (line.strip("| ").split(" | ") for line in text.splitlines() if "**" in line and line.startswith("|"))
+    for claim, where, reading, _, marked, *_ in rows:
+        if "raw" not in reading:
+            verdict = marked.strip("*")
+            worst[claim, where] = min(worst.get((claim, where), verdict), verdict, key=order.index)
+    return {verdict: list(worst.values()).count(verdict) for verdict in VERDICTS}

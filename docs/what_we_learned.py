@@ -1,0 +1,357 @@
+"""Write what-we-learned.md, leaderboard.md, and the table on which method to use of the README and other pages.
+
+python docs/what_we_learned.py
+
+Every number is computed from results/ and benchmarks/results/. Run it after new results are recorded.
+"""
+
+import json
+import re
+import textwrap
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from recorded_leaderboard import (
+    LEDGERS,
+    VERDICTS,
+    against,
+    compared,
+    recorded_board,
+    recorded_costs,
+    table_link,
+    verdicts,
+)
+
+from counterpoise.lab.report.leaderboard import Standing, WorldStandings
+from counterpoise.lab.report.leaderboard_page import world_table
+from counterpoise.lab.report.leaderboard_text import collapsed_methods, format_estimate, join, verdict
+from counterpoise.lab.report.leaderboard_worlds import PLAIN_SUM, WORLDS, World
+from counterpoise.lab.report.ranks import markdown
+from counterpoise.lab.studies import STUDIES
+
+ROOT = Path(__file__).parent.parent
+PAGE, LEADERBOARD = ROOT / "docs" / "what-we-learned.md", ROOT / "docs" / "leaderboard.md"
+STEPS = ROOT / "benchmarks" / "results" / "gradient_space_cuda.json"
+INTRODUCTION = """\
+# Leaderboard
+
+Every method in every world, computed from the recorded runs by `python docs/what_we_learned.py`. [What we
+learned](what-we-learned.md) draws conclusions. Each method is compared with the plain sum on the same problems and
+seeds; brackets are 95 % intervals from a paired bootstrap over seeds. Intervals over three seeds are too narrow, and a
+single seed has none.
+"""
+LEVEL = re.compile(r"^(error 1\.0 ×|\+0\.0 %)")
+"""A comparison without a difference at its precision, for example of two methods that both collapse."""
+LEADERS = ("Nash-MTL", "CAGrad", "FAMO", "UW-O", "BPGS", "Kendall", PLAIN_SUM)
+DECAY = ("BPGS + CAGrad", "Kendall+ℓ1")
+"""Methods whose lead without rescaling may be an effect of the weight decay."""
+
+
+def world(key: str) -> World:
+    return recorded_board()[key].world
+
+
+def gain(key: str, method: str, *, interval: bool = True) -> str:
+    """Return a method relative to the plain sum."""
+    return compared(key, method, interval=interval)
+
+
+def tuned(key: str, method: str) -> str:
+    """Return a method relative to the hand-tuned sum."""
+    standing = recorded_board()[key].find(method)
+    assert standing is not None
+    return format_estimate(world(key), standing.against_tuned)
+
+
+def decided(standings: WorldStandings, sign: int) -> list[Standing]:
+    """Return the ranked methods that are better (1), worse (−1) or undecided (0) against the plain sum, best first."""
+    found = [s for s in standings.ranked if s.method != PLAIN_SUM and verdict(standings.world, s.against_sum) == sign]
+    return sorted(found, key=lambda s: -s.against_sum.value if s.against_sum else 0.0)
+
+
+def name(standing: Standing, key: str) -> str:
+    return f"{standing.method} ({gain(key, standing.method, interval=False)})"
+
+
+def summary() -> str:
+    """Return the table of the worlds, and which of them have no runs."""
+    heads = ["world", "problems", "seeds", "best mean rank", "BPGS against the plain sum", "BPGS against Kendall"]
+    lines = [f"| {' | '.join([*heads, 'recorded in'])} |", "| --- |" + " ---: |" * 2 + " --- |" * 4]
+    for key, standings in recorded_board().items():
+        best = next(s for s in standings.ranked if s.method != PLAIN_SUM)
+        compared_studies = [study for study in world(key).studies if STUDIES[study].title in titles(standings)]
+        cells = [world(key).title, str(len(standings.problems)), str(len(standings.seeds)), name(best, key)]
+        cells += [gain(key, "BPGS"), compared(key, "BPGS", "Kendall")]
+        cells.append(", ".join(table_link(study, study) for study in compared_studies))
+        lines.append(f"| {' | '.join(cells)} |")
+    missing = [w for w in WORLDS if w.name not in recorded_board()]
+    data = {w.name: f" ({w.situation.split(':')[0]})" if ":" in w.situation else "" for w in missing}
+    note = f"\n\nNot measured yet: {'; '.join(w.title + data[w.name] for w in missing)}." if missing else ""
+    return "\n".join(lines) + note
+
+
+def titles(standings: WorldStandings) -> set[str]:
+    """Return the titles of the studies of the problems that are compared."""
+    return {problem.split(": ")[0] for problem in standings.problems}
+
+
+def pays() -> str:
+    """Say how much is lost without weights, and which methods recover it."""
+    board = recorded_board()
+    rescaled, nyu = board["tables-rescaled"], board["nyuv2"]
+    level = [s for s in rescaled.ranked if s.method != PLAIN_SUM and verdict(rescaled.world, s.against_tuned) >= 0]
+    level.sort(key=lambda s: -s.against_sum.value if s.against_sum else 0.0)
+    recovering = join([name(s, "tables-rescaled") for s in level], "and")
+    return f"""\
+**Losses of different units.** On {table_link("tabular", "seventeen tables")} with loss factors from 1 to 1000, the
+plain sum scores {tuned("tables-rescaled", PLAIN_SUM)} against weights that undo the factors. {recovering} recover
+this: none of them is shown to be worse than the weights set by hand. Kendall gains only
+{gain("tables-rescaled", "Kendall", interval=False)}: it learns the scales too slowly.
+
+**Tasks of different difficulty.** On {table_link("nyuv2", "NYUv2")}, without any factor,
+{join([name(s, "nyuv2") for s in decided(nyu, 1)], "and")} are better than the plain sum over {len(nyu.seeds)} seeds.
+They trade segmentation for surface normals, in which the plain sum is weak.
+
+**Gradients of different size.** On the {table_link("pinn-helmholtz", "Helmholtz equation")}, methods that compare
+gradients reduce the error of the plain sum: CAGrad ({gain("physics", "CAGrad")}), LRA in its form `"mean-mean"`
+({gain("physics", "LRA (mean/mean)")}), Nash-MTL ({gain("physics", "Nash-MTL")}). A boundary weight of 1000, set by
+hand, reaches {gain("physics", "Sum ×1000")}."""
+
+
+def harms() -> str:
+    """Say where methods are worse than the plain sum."""
+    tables = recorded_board()["tables"]
+    better, worse = (join([name(s, "tables") for s in decided(tables, sign)], "and") for sign in (1, -1))
+    synthetic = join([name(s, "synthetic") for s in decided(recorded_board()["synthetic"], -1)], "and")
+    failing = collapsed_methods(recorded_board()["physics"])
+    return f"""\
+**Losses of similar scale.** On the same {table_link("tabular", "seventeen tables")} without factors,
+{better or "no method"} scored higher than the plain sum and {worse or "none"} lower.
+{len(decided(tables, 0))} methods cannot be told from it.
+
+**A loss that can reach zero.** On the Helmholtz equation {len(failing)} methods end with more than five times the
+error of the plain sum: {join(failing, "and")}. For BPGS: {gain("physics", "BPGS")}. Most of them give all the weight to
+the boundary loss and return the zero function. The terms of one objective are
+[not tasks](choosing.md#do-not-balance-the-terms-of-a-single-objective).
+
+**Some methods lose in general.** On the synthetic problems {synthetic} are behind the plain sum, each at the best of
+three learning rates."""
+
+
+def bpgs() -> str:
+    """Compare BPGS with Kendall, with methods of similar cost, and as a weighting before other methods."""
+    board = recorded_board()
+    lines = [
+        f"| BPGS against | {' | '.join(s.world.title for s in board.values())} |",
+        "| --- |" + " --- |" * len(board),
+    ]
+    lines += [f"| {o} | {' | '.join(compared(key, 'BPGS', o) for key in board)} |" for o in ("Kendall", "UW-O", "FAMO")]
+    signs = {
+        other: [
+            0 if LEVEL.search(compared(key, "BPGS", other)) else verdict(world(key), against(key, "BPGS", other))
+            for key in board
+            if against(key, "BPGS", other)
+        ]
+        for other in ("Kendall", "UW-O", "FAMO")
+    }
+    counts = {
+        other: f"better in {found.count(1)} of {len(found)} worlds and worse in {found.count(-1)}"
+        for other, found in signs.items()
+    }
+    table = "\n".join(lines)
+    first = [s.world.title for s in recorded_board().values() if s.ranked[0].method == "BPGS"]
+    places = f" ({join(first, 'and')})" if first else ""
+    return f"""\
+{table}
+
+- **Against Kendall** it is {counts["Kendall"]}. **Against UW-O**, which is a single division, it is
+  {counts["UW-O"]}; **against FAMO**, {counts["FAMO"]}.
+- **Before a gradient-space method** it removes the scales: on the synthetic problems BPGS + CAGrad is
+  {compared("synthetic", "BPGS + CAGrad", "CAGrad")} against CAGrad, and BPGS + PCGrad is
+  {compared("synthetic", "BPGS + PCGrad", "PCGrad")} against PCGrad. On rescaled tables BPGS + PCGrad is
+  {compared("tables-rescaled", "BPGS + PCGrad", "PCGrad")} against PCGrad.
+- **On gradients** (`statistic="gradient"`) it does not collapse: {gain("physics", "BPGS (gradient)")} on the Helmholtz
+  equation.
+- **It costs nothing**: {recorded_costs()["BPGS"].time:.2f} times the duration of an epoch with the plain sum
+  ({table_link("nyuv2-overhead", "NYUv2, overhead")}).
+- **It has the best mean rank** in {len(first)} of {len(recorded_board())} worlds{places}.
+
+BPGS is a safe default for supervised losses of unknown scale, where the alternative is a plain sum or Kendall."""
+
+
+def leaders() -> str:
+    """Return the mean ranks of some methods in each world, and what gradient-space methods cost."""
+    board = recorded_board()
+    lines = [f"| mean rank | {' | '.join(s.world.title for s in board.values())} |", "| --- |" + " ---: |" * len(board)]
+    for method in LEADERS:
+        cells = []
+        for standings in board.values():
+            found = standings.find(method)
+            cells.append(f"{found.rank.value:.1f} of {len(standings.ranked)}" if found and found.rank else "–")
+        lines.append(f"| {method} | {' | '.join(cells)} |")
+    rows = json.loads(STEPS.read_text(encoding="utf-8"))["rows"]
+    times = {row["case"]: row["ratio"] for row in rows if row["precision"] == "float32"}
+    seeds = board["nyuv2"].find("FAMO")
+    single = (
+        f" FAMO was run at one seed of NYUv2, where it leads ({gain('nyuv2', 'FAMO')} against the plain sum)."
+        if seeds and seeds.seeds == 1
+        else ""
+    )
+    loop, features = (
+        join([f"{times[f'{method}, {how}']:.2f}" for method in ("Nash-MTL", "CAGrad")], "and")
+        for how in ("loop", "features")
+    )
+    cost = f"""
+Nash-MTL and CAGrad need one backward pass per loss. With three tasks of a SegNet a step takes {loop} times as long as
+a plain step, or {features} times at the shared features with `features=` ([benchmarks](../benchmarks/README.md)). FAMO
+needs a second forward pass.{single}"""
+    return "\n".join([*lines, cost])
+
+
+def claims() -> str:
+    """Return the verdicts on the claims of each ledger."""
+    lines = [f"| claims | {' | '.join(VERDICTS)} | ledger |", "| --- |" + " ---: |" * len(VERDICTS) + " --- |"]
+    for title, folder in LEDGERS.items():
+        counts = verdicts(folder)
+        lines.append(
+            f"| {title} | {' | '.join(str(counts[v]) for v in VERDICTS)} | [{folder}](../results/{folder}/ledger.md) |"
+        )
+    return "\n".join(lines)
+
+
+def decay() -> str:
+    """Say whether two methods still lead without rescaling when the weight decay is decoupled."""
+    link = table_link("beyond-heterogeneous", "heterogeneous problems")
+    leads = [f"{m} ({compared('synthetic', m, study='beyond-heterogeneous')})" for m in DECAY]
+    text = f"**Weight decay.** On the {link}, where nothing is rescaled, {join(leads, 'and')} lead the plain sum. "
+    text += "Adam adds the decay to the gradient, so that a method with a smaller gradient is regularised more. "
+    study = "beyond-heterogeneous-adamw"
+    found = recorded_board().get("synthetic-adamw")
+    if found is None or STUDIES[study].title not in titles(found):
+        return text + "The same grids with AdamW, whose decay does not depend on the gradient, are not recorded yet."
+    words = {1: "still leads", -1: "falls behind", 0: "has no lead that can be shown"}
+    signs = {m: verdict(found.world, against("synthetic-adamw", m, study=study)) for m in DECAY}
+    parts = [f"{m} {words[sign]} ({compared('synthetic-adamw', m, study=study)})" for m, sign in signs.items()]
+    return f"{text}With AdamW ({table_link(study, 'table')}), {join(parts, 'and')}."
+
+
+def physics_limits() -> str:
+    """Say on how many equations the comparison of physics-informed networks rests."""
+    standings = recorded_board()["physics"]
+    others: dict[str, list[str]] = {}
+    for problem, method in standings.best_without_sum().items():
+        others.setdefault(method, []).append(problem)
+    best = join([f"{method} on the {join(problems, 'and')}" for method, problems in others.items()], "and")
+    text = (
+        f"**Physics.** The comparison rests on the {join(standings.problems, 'and')} and {len(standings.seeds)} seeds."
+    )
+    if others:
+        seeds = standings.without_sum.index.get_level_values("seed").nunique()
+        text += (
+            f" The plain sum was not run on the others; the lowest errors there are those of {best} ({seeds} seeds)."
+        )
+    return text
+
+
+def which_method(prefix: str = "") -> str:
+    """Return the table of the README, `prefix` being the path of the documentation."""
+    tables, rescaled = recorded_board()["tables"], recorded_board()["tables-rescaled"]
+    short = {key: partial(gain, key, interval=False) for key in recorded_board()}
+    only = join([s.method for s in decided(tables, 1)], "and") or "no method"
+    ranks = {s.method: f"{s.rank.value:.1f}" for s in rescaled.ranked if s.rank}
+    zero = "`cp.Static`, `cp.PCGrad`, `cp.CAGrad`; or `fixed={…}` for that loss"
+    pinn = (
+        '`cp.LRA(…, reference="residual", form="mean-mean")`; with one backward pass per loss `cp.CAGrad`, `cp.NashMTL`'
+    )
+    errors = [f"{m.split(' (')[0]}: {short['physics'](m)}" for m in ("LRA (mean/mean)", "CAGrad", "BPGS")]
+    equations = join(recorded_board()["physics"].problems, "and")
+    units = join([short["tables-rescaled"](method) for method in ("BPGS", "UW-O", "FAMO")], "and")
+    graded = f"{units} on {len(rescaled.problems)} tables with factors up to 1000, level with weights set by hand"
+    expensive = (
+        f"Nash-MTL: mean rank {ranks['Nash-MTL']} of {len(rescaled.ranked)} on these tables, BPGS {ranks['BPGS']}; "
+        f"BPGS + CAGrad: {short['synthetic']('BPGS + CAGrad')} on synthetic problems, BPGS {short['synthetic']('BPGS')}"
+    )
+    similar = f"on {len(tables.problems)} tables only {only} scores higher; BPGS: {short['tables']('BPGS')}"
+    scale = "are supervised losses of different or unknown scale, none of which can reach zero"
+    same = "the same, and one backward pass per task is affordable"
+    rows = (
+        (
+            "include one that can be driven to zero, or may be negative",
+            zero,
+            "weights from 1/L or log L diverge near 0",
+        ),
+        ("are the residual and boundary terms of a PINN", pinn, f"{', '.join(errors)} on the {equations}"),
+        ("have similar scales", "`cp.Static`", similar),
+        (scale, "`cp.BPGS`, `cp.UWO`; `cp.FAMO` with a second forward pass", graded),
+        (same, "`cp.NashMTL`, `cp.CAGrad(…, weighting=cp.BPGS(…))`", expensive),
+        (
+            "have similar scales, but their gradients conflict",
+            "`cp.CAGrad`, `cp.NashMTL`",
+            "they compare the gradients themselves (strong conflict was not measured)",
+        ),
+    )
+    lines = ["| Your losses | Use | Why |", "| --- | --- | --- |"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([*lines, "", f"Comparisons are with the plain sum of the losses ([all]({prefix}leaderboard.md))."])
+
+
+def leaderboard_page() -> str:
+    """Return leaderboard.md: all methods of each world, and the recorded tables behind them."""
+    parts = [INTRODUCTION]
+    for key, standings in recorded_board().items():
+        recorded = [study for study in world(key).studies if list((ROOT / "results").rglob(f"tables/{study}*.md"))]
+        links = ", ".join(table_link(study, study) for study in recorded)
+        confounds = "\n".join(f"- {text}" for text in world(key).confounds)
+        table = markdown([world_table(standings, recorded_costs())]).strip()
+        text = f"{world(key).situation}. Recorded tables: {links}."
+        parts.append(f"## {world(key).title}\n\n{text}\n\n{confounds}\n\n{table}\n")
+    return "\n".join(parts)
+
+
+def wrap(text: str) -> str:
+    """Break the lines of paragraphs and list items, and leave tables as they are."""
+    parts = re.split(r"\n\n|\n(?=- |\|)", text)
+    wrapped = ""
+    for part in parts:
+        line = re.sub(r" ([%×])", "\N{NO-BREAK SPACE}\\1", " ".join(part.split()))  # keeps numbers with their unit
+        indent = "  " if line.startswith("- ") else ""
+        filled = textwrap.fill(line, 130, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        previous = wrapped.rsplit("\n", 1)[-1][:2].replace("  ", "- ")
+        joint = "\n" if line[:2] in ("- ", "| ") and line[:2] == previous else "\n\n"
+        wrapped += (joint if wrapped else "") + (line if line.startswith("|") else filled)
+    return wrapped.replace("\N{NO-BREAK SPACE}", " ")
+
+
+BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
+    PAGE: {
+        "worlds": summary, "pays": pays, "harms": harms, "bpgs": bpgs, "leaders": leaders, "claims": claims,
+        "decay": decay, "physics": physics_limits,
+    },
+    ROOT / "docs" / "choosing.md": {"which method": lambda: which_method("../docs/")},
+    ROOT / "docs" / "index.md": {"which method": lambda: which_method("../docs/")},
+    ROOT / "README.md": {"which method": lambda: which_method("docs/")},
+}  # fmt: skip
+"""The generated blocks of each page by name."""
+
+
+def generate(path: Path) -> str:
+    """Return a page with its generated blocks as the recorded results have them."""
+    text = path.read_text(encoding="utf-8")
+    for block, write in BLOCKS[path].items():
+        pattern = re.compile(rf"(<!-- {block} -->\n).*?(\n<!-- /{block} -->)", re.DOTALL)
+        if not pattern.search(text):
+            raise ValueError(f"{path} has no block <!-- {block} -->")
+        content = wrap(write())
+        text = pattern.sub(lambda found, content=content: f"{found[1]}{content}{found[2]}", text)  # type: ignore[misc]
+    return text
+
+
+def main() -> None:
+    LEADERBOARD.write_text(leaderboard_page(), encoding="utf-8")
+    for path in BLOCKS:
+        path.write_text(generate(path), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
