@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.no_batch import NoBatch
-from helpers.trunk_and_heads import ALL, GRAM, KINDS, TASKS, Net, assert_same_gradients, batch, flat, jacobian
+from helpers.trunk_and_heads import GRAM, KINDS, NEEDS_ROWS, TASKS, Net, assert_same_gradients, batch, flat, jacobian
 
 import counterpoise as cp
 from counterpoise import gradients
@@ -33,7 +33,7 @@ def test_direction_weights_and_heads(name: str, passes: str) -> None:
             torch.testing.assert_close(parameter.grad, grad)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", sorted({*KINDS, *NEEDS_ROWS} - {"auto-lambda"}))
 def test_all_passes_and_forms_of_losses_agree(name: str) -> None:
     found = []
     for losses_as, passes, through in (
@@ -162,7 +162,7 @@ def test_graph_is_freed_unless_retained() -> None:
 @pytest.mark.parametrize("tasks", [3, 5])
 def test_inner_products_of_long_gradients_are_accurate(tasks: int) -> None:
     """The cosines of parallel gradients are 1 up to the precision that the solvers need."""
-    row = torch.randn(1 << 22, generator=torch.Generator().manual_seed(0))
+    row = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0))
     gram = gradients.gram_matrix([[row * 1.1 * (i + 1)] for i in range(tasks)], 0)
     norms = gram.diagonal().sqrt()
     # The OpenBLAS in the aarch64 wheels of torch 2.4 adds the terms of a matrix product in fewer lanes.

@@ -57,4 +57,6 @@ AGGREGATIONS = [name for name in cp.methods() if issubclass(cp.describe(name).bu
 ALL = [name for name in AGGREGATIONS if name != "auto-lambda"]
 # One method of each kind: Gram matrix, random draws, task gradients, averages of them, factors on whole losses.
 KINDS = ["upgrad", "pcgrad", "graddrop", "db-mtl", "gradnorm"]
+# Methods that read the task gradients themselves, not only their Gram matrix.
+NEEDS_ROWS = ["auto-lambda", "db-mtl", "excess-mtl", "graddrop", "m-config", "moco", "modo", "trimmed-mean"]
 PLACES = [*((name, "shared") for name in ALL), *((name, "features") for name in KINDS)]
