@@ -17,6 +17,7 @@ from recorded_leaderboard import recorded_board, recorded_costs
 import counterpoise as cp
 from counterpoise.lab.report.figures.leaderboard import frontier, overview
 from counterpoise.lab.report.figures.render_matplotlib import render
+from counterpoise.lab.report.pdf_figures import reflow
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "figures"
@@ -288,12 +289,12 @@ def cost_growth() -> Figure:
 def learned_worlds() -> Figure:
     """Plot seven methods relative to the plain sum in each world."""
     methods = ("Nash-MTL", "CAGrad", "FAMO", "UW-O", "BPGS", "Kendall", "UW-SO")
-    return render(overview(list(recorded_board().values()), methods))
+    return render(reflow(overview(list(recorded_board().values()), methods)))
 
 
 def learned_cost() -> Figure:
     """Plot scores against the cost of a step in each world."""
-    return render(frontier(list(recorded_board().values()), recorded_costs()))
+    return render(reflow(frontier(list(recorded_board().values()), recorded_costs())))
 
 
 FIGURES: dict[str, Callable[[], Figure]] = {
