@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import counterpoise as cp
-from counterpoise.gradients import lean
+from counterpoise.gradients import lean, passes
 
 BY_GRAM = [name for name in AGGREGATIONS if name not in NEEDS_ROWS]
 
@@ -41,10 +41,10 @@ def compare(
 ) -> None:
     """Assert that lean passes accumulate the gradients of a loop in two steps."""
     found = []
-    for passes in ("loop", "lean"):
+    for mode in ("loop", "lean"):
         torch.manual_seed(0)
         net = build()
-        balancer = cp.UPGrad(len(net.heads), passes=passes, **options)
+        balancer = cp.UPGrad(len(net.heads), passes=mode, **options)
         for _ in range(2):
             torch.manual_seed(1)  # the masks of dropout
             balancer.backward(net.losses(x), shared=(shared or (lambda n: n.trunk.parameters()))(net))
@@ -64,9 +64,9 @@ def wide(samples: int = 5) -> tuple[Callable[[], Network], Tensor]:
 @pytest.mark.parametrize("name", BY_GRAM)
 def test_every_gram_method_gets_the_gradients_of_a_loop(name: str) -> None:
     found = []
-    for passes in ("loop", "lean"):
+    for mode in ("loop", "lean"):
         net = Net()
-        balancer = cp.make(name, TASKS, passes=passes)
+        balancer = cp.make(name, TASKS, passes=mode)
         for seed in range(2):
             losses, _ = net.losses(*batch(seed))
             balancer.backward(losses, shared=net.trunk.parameters())
@@ -165,7 +165,7 @@ def test_frozen_and_unshared_parameters_of_the_trunk() -> None:
 def test_forms_of_losses(form: str) -> None:
     build, x = wide()
     found = []
-    for passes in ("loop", "lean"):
+    for mode in ("loop", "lean"):
         torch.manual_seed(0)
         net = build()
         losses: Any = net.losses(x)
@@ -173,7 +173,7 @@ def test_forms_of_losses(form: str) -> None:
             losses = torch.stack(losses)
         if form == "vector":
             losses = torch.cat([head(net.trunk(x)) for head in net.heads], 1).square().mean(0)
-        cp.CAGrad(3, passes=passes).backward(losses, shared=net.trunk.parameters())
+        cp.CAGrad(3, passes=mode).backward(losses, shared=net.trunk.parameters())
         found.append(grads_of(net))
     assert_same_gradients(*found)
 
@@ -200,14 +200,14 @@ def test_a_task_that_bypasses_the_others() -> None:
     """One task depends on a part of the shared parameters only, one on none, one is absent."""
     build, x = wide()
     found = []
-    for passes in ("loop", "lean"):
+    for mode in ("loop", "lean"):
         torch.manual_seed(0)
         net = build()
         first: nn.Module = net.trunk[0]
         early = first(x).square().mean()
         free = next(net.heads[0].parameters()).square().sum()
         losses = [*net.losses(x), early, free, early * torch.nan]
-        balancer = cp.UPGrad(6, passes=passes)
+        balancer = cp.UPGrad(6, passes=mode)
         balancer.backward(losses, shared=net.trunk.parameters())
         found.append(grads_of(net) | {"weights": balancer.weights})
     assert_same_gradients(*found)
@@ -290,16 +290,31 @@ def test_no_task_reaches_the_shared_parameters() -> None:
         cp.MGDA(3, passes="lean").backward(net.losses(wide()[1]), shared=unrelated.parameters())
 
 
+@pytest.mark.parametrize(
+    ("tasks", "samples", "elements", "expected"),
+    [(6, 5, 1 << 23, True), (6, 40, 1 << 23, False), (5, 5, 1 << 23, False), (4, 5, 1, True), (3, 5, 1, False)],
+)
+def test_auto_uses_lean_passes_for_wide_layers(
+    monkeypatch: pytest.MonkeyPatch, tasks: int, samples: int, elements: int, expected: bool
+) -> None:
+    """From 6 tasks on, or 4 of a large network, if the layers are wide compared with the batch."""
+    monkeypatch.setattr(passes, "MIN_LARGE_ELEMENTS", elements)
+    x = torch.randn(samples, 16, dtype=torch.float64)
+    net, balancer = Network(nn.Sequential(nn.Linear(16, 24), nn.Tanh()), 24, tasks), cp.IMTLG(tasks)
+    balancer.backward(net.losses(x), shared=net.trunk.parameters())
+    assert balancer._backward.lean.checked is expected
+
+
 def test_auto_uses_lean_passes_for_many_tasks_and_falls_back_to_a_loop() -> None:
     """With reentrant checkpoints, which lean passes do not support, the loop computes the same gradients."""
     x = torch.randn(4, 16, dtype=torch.float64, requires_grad=True)
     for reentrant in (False, True):
         found = []
-        for passes in ("loop", "auto"):
+        for mode in ("loop", "auto"):
             torch.manual_seed(0)
             net = Network(Checkpointed(reentrant), 12, tasks=16)
             net.eval()
-            balancer = cp.UPGrad(16, passes=passes)
+            balancer = cp.UPGrad(16, passes=mode)
             balancer.backward(net.losses(x), shared=net.trunk.parameters())
             found.append(grads_of(net))
         assert_same_gradients(*found)

@@ -6,8 +6,7 @@ from functools import partial
 from torch import Tensor
 
 from .gram import gram_matrix, stack_gradients
-from .graph import count_uses
-from .probes import add_gram, find_linear_probes, layer_factor
+from .probes import add_gram, find_layer_probes, layer_factor
 from .types import GradientList, TaskRoot
 
 
@@ -20,9 +19,7 @@ class LayerOutputs:
     """
 
     def __init__(self, roots: Sequence[TaskRoot], targets: Sequence[Tensor]) -> None:
-        uses = count_uses([root.loss for root in roots])
-        unread = {id(target) for target in targets}
-        self.probes = find_linear_probes(uses, uses, unread)
+        self.probes, unread = find_layer_probes([root.loss for root in roots], targets)
         self.others = [k for k, target in enumerate(targets) if id(target) in unread]
         self.factors = [layer_factor(probe) for probe in self.probes]  # the passes may free the inputs of the layers
         self.grads: list[GradientList] = [[None] * len(roots) for _ in self.probes]

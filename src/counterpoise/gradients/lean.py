@@ -16,7 +16,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from .combination import accumulate
 from .graph import graph_nodes, other_leaves
-from .probes import Probe, add_gram, find_probes, group_probes, layer_factor
+from .probes import Probe, add_gram, find_layer_probes, find_probes, group_probes, layer_factor
 from .segments import Edge, Segment, SharedGraph, find_shared_graph
 from .task_gradients import check_dense
 from .types import GradientList, TaskGradients, TaskRoot
@@ -72,6 +72,7 @@ class LeanPasses:
     def __init__(self) -> None:
         self.batches = True  # whether batched passes work, as far as known
         self.checked = False  # whether the norms of a first step agreed with those of a plain pass
+        self._reads_outputs: bool | None = None  # None before the first call of `reads_outputs`
 
     def compute(
         self, roots: Sequence[TaskRoot], targets: Sequence[Tensor], keep: bool, *, aggregated: bool
@@ -90,6 +91,17 @@ class LeanPasses:
             self.checked = _check_norms(gram, lean)
         slots = tuple(root.slot for root in roots)
         return TaskGradients(list(targets), slots, [], [], [], gram=gram, propagate=lean.propagate)
+
+    def reads_outputs(self, roots: Sequence[TaskRoot], targets: Sequence[Tensor]) -> bool:
+        """Return whether most gradients would be read at the outputs of linear layers, as far as known from one step.
+
+        This is the case if 2 × samples × outputs ≤ parameters for the layers that have most of the parameters.
+        """
+        if self._reads_outputs is None:
+            _, unread = find_layer_probes([root.loss for root in roots], targets)
+            rest = sum(target.numel() for target in targets if id(target) in unread)
+            self._reads_outputs = 2 * rest <= sum(target.numel() for target in targets)
+        return self._reads_outputs
 
     def _gram(self, graph: SharedGraph, stacks: list[Tensor], targets: Sequence[Tensor]) -> Tensor:
         """Return the inner products of all tasks; `stacks` are their gradients at the entries of the shared graph."""

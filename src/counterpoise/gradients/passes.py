@@ -16,9 +16,12 @@ from .types import TaskGradients, TaskRoot
 
 Passes = Literal["auto", "loop", "batched", "lean"]
 # passes="auto" uses lean passes on a CPU from this number of tasks on, or for task gradients with more elements than
-# this in total; otherwise batched passes through features for shared networks up to this size; otherwise a loop.
+# this in total. It uses them for fewer tasks if most parameters belong to linear layers that are wide compared with the
+# batch: from 6 tasks on, or from 4 tasks and 2²³ elements on.
 MIN_LEAN_TASKS = 16
 MAX_HELD_ELEMENTS = 1 << 28
+MIN_WIDE_TASKS, MIN_LARGE_TASKS, MIN_LARGE_ELEMENTS = 6, 4, 1 << 23
+# Otherwise it uses batched passes through features for shared networks up to this size, and a loop for all others.
 MAX_BATCHED_PARAMETERS = 1 << 20
 
 
@@ -106,7 +109,7 @@ class BackwardPasses:
         self._check_nesting(place.features)
         if place.at_features:
             return self._at_features(roots, place.features, keep)
-        chosen = self._choose(place, passes, len(roots), rows)
+        chosen = self._choose(roots, place, passes, rows)
         if chosen == "lean":
             lean = self._lean(roots, place, keep, passes, heads)
             if lean is not None:
@@ -135,7 +138,7 @@ class BackwardPasses:
             if not reaches(outputs, place.features):
                 raise ValueError(UNREACHED)
         else:
-            self._choose(place, passes, len(roots), rows=False)
+            self._choose(roots, place, passes, rows=False)
             _leaves_of_heads(outputs, place)
         self.checked = True
 
@@ -163,9 +166,9 @@ class BackwardPasses:
         self.without_bypass.update(root.slot for root in roots)
 
     def _choose(
-        self, place: ComparisonTargets, passes: Passes, tasks: int, rows: bool
+        self, roots: Sequence[TaskRoot], place: ComparisonTargets, passes: Passes, rows: bool
     ) -> Literal["loop", "batched", "lean"]:
-        """Return how to compute the gradients of `tasks` tasks on parameters."""
+        """Return how to compute the gradients of the tasks on parameters."""
         if place.sharded and (passes in ("batched", "lean") or place.features):
             refused = passes if passes == "lean" else "batched"
             raise ValueError(
@@ -178,14 +181,22 @@ class BackwardPasses:
                 "compared: pass ranks='local', or passes='loop'"
             )
         if passes != "auto":
-            return "loop" if passes == "lean" and tasks < 2 else passes
+            return "loop" if passes == "lean" and len(roots) < 2 else passes
         size = sum(target.numel() for target in place.targets)
-        many = tasks >= MIN_LEAN_TASKS or (tasks > 1 and tasks * size > MAX_HELD_ELEMENTS)
         on_cpu = place.targets[0].device.type == "cpu"  # lean passes have not been measured on other devices
-        if many and on_cpu and not rows and not place.sharded and not self.refuses_lean and READS_GRAPH:
+        possible = on_cpu and not rows and not place.sharded and not self.refuses_lean and READS_GRAPH
+        if possible and self._prefers_lean(roots, place.targets, len(roots) * size):
             return "lean"
         small = size <= MAX_BATCHED_PARAMETERS
         return "batched" if small and place.features and self.batches is not False else "loop"
+
+    def _prefers_lean(self, roots: Sequence[TaskRoot], targets: Sequence[Tensor], elements: int) -> bool:
+        """Return whether lean passes save time or much memory; `elements` is the size of all task gradients."""
+        tasks = len(roots)
+        if tasks >= MIN_LEAN_TASKS or (tasks > 1 and elements > MAX_HELD_ELEMENTS):
+            return True
+        large = tasks >= MIN_LARGE_TASKS and elements >= MIN_LARGE_ELEMENTS
+        return (tasks >= MIN_WIDE_TASKS or large) and self.lean.reads_outputs(roots, targets)
 
     def _lean(
         self, roots: Sequence[TaskRoot], place: ComparisonTargets, keep: bool, passes: Passes, heads: bool

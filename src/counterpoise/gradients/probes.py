@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from .gram import add_products, column_products, row_products
+from .graph import count_uses
 from .segments import Edge, Segment, leaf_of
 
 ISOMETRIES = ("TBackward0", "TransposeBackward0", "PermuteBackward0", "ViewBackward0", "ToCopyBackward0")
@@ -72,6 +73,13 @@ def find_linear_probes(nodes: Iterable[Node], uses: Mapping[Node, int], unread: 
                 probes.append(probe)
                 unread -= leaves
     return probes
+
+
+def find_layer_probes(losses: Sequence[Tensor], targets: Sequence[Tensor]) -> tuple[list[Probe], set[int]]:
+    """Return the probes at the outputs of linear layers behind the losses, and the ids of the targets without one."""
+    uses = count_uses(losses)
+    unread = {id(target) for target in targets}
+    return find_linear_probes(uses, uses, unread), unread
 
 
 def group_probes(probes: Sequence[Probe], limit: int) -> Iterator[list[Probe]]:
