@@ -30,7 +30,18 @@ from counterpoise.lab.engine.qm9_batches import paired, separate
 from counterpoise.lab.engine.qm9_workload import SYNTHETIC, load_molecules, molecule_inputs
 from counterpoise.lab.models.qm9 import StackedMPNN
 from counterpoise.lab.studies import Study
-from counterpoise.lab.studies.qm9 import FURTHER, FURTHER_METHODS, GRADIENT_SPACE, MAIN, MAIN_METHODS, METHODS, STUDY
+from counterpoise.lab.studies.qm9 import (
+    COMPARED,
+    FURTHER,
+    FURTHER_METHODS,
+    GRADIENT_SPACE,
+    MAIN,
+    MAIN_METHODS,
+    METHODS,
+    RAW,
+    STUDY,
+    UNSANITISED,
+)
 from counterpoise.lab.studies.select import select_runs
 
 GROUPS = {"main": MAIN_METHODS, "further": FURTHER_METHODS, "gradient": GRADIENT_SPACE, "all": METHODS}
@@ -184,9 +195,9 @@ def train(options: argparse.Namespace) -> int:
 
 def selections(study: Study, device: str, epochs: int | None = None, largest: int = LARGEST) -> list[Selection]:
     """Return the runs of the study, the most important first: one seed after another, then methods at one seed."""
-    once = [(FURTHER, methods, study.seeds[:1]) for methods in (FURTHER_METHODS, GRADIENT_SPACE)]
+    once = ((FURTHER, FURTHER_METHODS), (FURTHER, GRADIENT_SPACE), (UNSANITISED, COMPARED), (RAW, COMPARED))
     found = []
-    for condition, methods, seeds in [(MAIN, MAIN_METHODS, study.seeds), *once]:
+    for condition, methods, seeds in [(MAIN, MAIN_METHODS, study.seeds), *((*each, study.seeds[:1]) for each in once)]:
         cells = select_runs(study, seeds=seeds, epochs=epochs, device=device, methods=methods, conditions=[condition])
         found.append(Selection(study, tuple(sorted(cells, key=lambda cell: cell.run.seed)), largest))
     return found
