@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from pinn_stack import is_captured, print_kernels
+from pinn_stack import PROBED, is_captured, print_kernels
 from qm9_reference import GeometricLoop, GeometricNetwork, graphs_of, to_stacked
 from run_queue import Selection, add_options, run_queue
 
@@ -46,6 +46,7 @@ from counterpoise.lab.studies.select import select_runs
 
 GROUPS = {"main": MAIN_METHODS, "further": FURTHER_METHODS, "gradient": GRADIENT_SPACE, "all": METHODS}
 PROFILED = 5  # steps
+PROBED_MOLECULES = 600
 LARGEST = 5  # runs of a stack whose checkpoint moves to another machine; it has 7.5 MB per run
 RECORDED = (Path(__file__).parent.parent / "results" / "molecules",)
 
@@ -181,7 +182,7 @@ def train(options: argparse.Namespace) -> int:
         study, seeds=options.seeds, epochs=options.epochs, device=options.device, methods=labels, conditions=chosen
     )
     by_data = {cell.run.data: [other for other in cells if other.run.data == cell.run.data] for cell in cells}
-    code = run_queue([Selection(study, tuple(part), options.runs) for part in by_data.values()], options)
+    code = run_queue([Selection(study, tuple(part), options.runs) for part in by_data.values()], options, probe=probe)
     store = Store(options.out)
     for cell in cells:
         result = store.result(cell.run)
@@ -201,6 +202,16 @@ def selections(study: Study, device: str, epochs: int | None = None, largest: in
         cells = select_runs(study, seeds=seeds, epochs=epochs, device=device, methods=methods, conditions=[condition])
         found.append(Selection(study, tuple(sorted(cells, key=lambda cell: cell.run.seed)), largest))
     return found
+
+
+def probe(run: Run) -> None:
+    """Train a run for a few steps. A step that cannot be captured as a CUDA graph raises a warning."""
+    few = spec(run.data.name, **run.data.kwargs | {"molecules": PROBED_MOLECULES})
+    trainer = QM9Trainer([replace(run, data=few)])
+    trainer.start_epoch()
+    with trainer.kernel_settings():
+        for _ in range(PROBED):
+            trainer.advance()
 
 
 def main() -> None:
@@ -235,7 +246,7 @@ def main() -> None:
     if options.command == "queue":
         study = replace(STUDY, schedule=replace(STUDY.schedule, precision=options.precision))
         found = selections(study, options.device, options.epochs, options.runs or LARGEST)
-        raise SystemExit(run_queue(found, options, recorded=RECORDED))
+        raise SystemExit(run_queue(found, options, recorded=RECORDED, probe=probe))
     options.runs = options.runs or 10
     if options.command == "train":
         raise SystemExit(train(options))
