@@ -68,12 +68,12 @@ class Selection:
             left_out: Methods that are not trained, as `method_name` names them.
         """
         cells = cells_at_chosen_rates(self.study, self.cells, look_up)
-        runs = list(dict.fromkeys(cell.run for cell in cells if method_name(cell.run.recipe) not in left_out))
+        runs = list(dict.fromkeys(cell.run for cell in cells))
         size = self.largest or max(len(runs), 1)
         for first in range(0, len(runs), size):
             by_method: dict[object, list[Run]] = {}
             for run in runs[first : first + size]:
-                if look_up(run) is None:
+                if look_up(run) is None and method_name(run.recipe) not in left_out:
                     by_method.setdefault(balancer_structure(run.recipe), []).append(run)
             if by_method:
                 yield RunBatch(tuple(run for same_method in by_method.values() for run in same_method))
