@@ -1,11 +1,13 @@
 """Measure how to compute task gradients: small networks, many tasks, large models.
 
-    python benchmarks/passes.py [small] [tasks] [methods] [growth] [large] [memory] [vit] [--device cuda] [--threads 2]
+    python benchmarks/passes.py [small] [tasks] [methods] [growth] [crossover] [large] [memory] [vit]
+        [--device cuda] [--threads 2] [--busy]
 
 - small: a loop or one batched pass, with and without `features`. Ratios are to the loop without features.
 - tasks: all modes and torchjd's autogram, with UPGrad. Ratios are to T calls of `autograd.grad`.
 - methods: the loop and the automatic choice for every method that needs only the Gram matrix; the same ratios.
 - growth: the time of a step by number of tasks and by number of parameters, for docs/figures.
+- crossover: lean passes by width, number of tasks and batch size. Ratios are to a loop.
 - large: an MLP with 25 million parameters. Ratios are to a plain step.
 - memory: the peak memory of the same steps, each in a process of its own.
 - vit: a vision transformer of the size of ViT-B on CUDA: ratios to a plain step and peak memory.
@@ -18,11 +20,12 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from timing import FOLDER, compare, save
+from timing import FOLDER, compare, measure_cpu_time, save
 from torch import Tensor, nn
 
 import counterpoise as cp
@@ -33,6 +36,7 @@ SIZES = ((64, 2, 5, 64), (64, 2, 8, 64), (256, 4, 3, 128), (256, 4, 14, 128), (5
 MANY = ((256, 3), (256, 14), (256, 40), (256, 100), (896, 16))
 """Width of an MLP with three layers, and number of tasks: 0.2 and 2.4 million parameters."""
 GROWTH = (*((256, tasks) for tasks in (4, 8, 16, 32, 64)), *((width, 16) for width in (128, 512, 1024)))
+CROSSOVER = [(batch, width, tasks) for batch in (32, 256) for width in (64, 256, 896) for tasks in (3, 4, 6, 8, 16)]
 METHODS = ("mgda", "pcgrad", "cagrad", "upgrad", "nash-mtl", "fairgrad", "imtl-g", "config", "aligned-mtl")
 LARGE = (4, 16, 40, 100)
 
@@ -97,20 +101,20 @@ class Problem:
         self.shared = list(self.trunk.parameters())
 
     @classmethod
-    def mlp(cls, width: int, depth: int, tasks: int, device: str) -> "Problem":
+    def mlp(cls, width: int, depth: int, tasks: int, device: str, batch: int = 32) -> "Problem":
         torch.manual_seed(0)
         layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.ReLU())]
-        return cls(nn.Sequential(*layers), torch.randn(32, width, device=device), width, tasks)
+        return cls(nn.Sequential(*layers), torch.randn(batch, width, device=device), width, tasks)
 
     @classmethod
     def vit(cls, tasks: int, batch: int) -> "Problem":
         torch.manual_seed(0)
         return cls(Transformer(), torch.randn(batch, 197, 768, device="cuda"), 768, tasks)
 
-    def losses(self) -> list[Tensor]:
+    def losses(self, z: Tensor | None = None) -> list[Tensor]:
         for parameter in (*self.shared, *self.heads.parameters()):
             parameter.grad = None
-        z = self.trunk(self.x)
+        z = self.trunk(self.x) if z is None else z
         return [(head(z)[:, 0] - self.y[:, task]).square().mean() for task, head in enumerate(self.heads)]
 
     def plain(self) -> None:
@@ -122,7 +126,7 @@ class Problem:
             torch.autograd.grad(loss, self.shared, retain_graph=True)
 
     def kept(self) -> list[list[Tensor | None]]:
-        """Run one backward pass per task, and keep the gradients: what a loop cannot avoid."""
+        """Run one backward pass per task, and keep the gradients."""
         rows: list[list[Tensor | None]] = []
         for loss in self.losses():
             for parameter in self.shared:
@@ -130,6 +134,40 @@ class Problem:
             loss.backward(retain_graph=True)
             rows.append([parameter.grad for parameter in self.shared])
         return rows
+
+    def by_hand(self) -> None:
+        """Run a loop over the tasks of an MLP, written for this network, without solver: equal weights.
+
+        Keeps all gradients. The inner products are those of few rows, or of the gradients at the outputs of the layers.
+        """
+        inputs, outputs, z = [], [], self.x
+        for layer in self.trunk.children():
+            inputs += [z.detach()] if isinstance(layer, nn.Linear) else []
+            z = layer(z)
+            outputs += [z] if isinstance(layer, nn.Linear) else []
+        rows, read = [], []
+        few, count = len(self.heads) <= 4, len(self.shared)
+        for head, loss in zip(self.heads, self.losses(z), strict=True):
+            own = list(head.parameters())
+            places = [*self.shared, *own, *(() if few else outputs)]
+            grads = torch.autograd.grad(loss, places, retain_graph=True)
+            rows.append(grads[:count])
+            read.append(grads[count + len(own) :])
+            for parameter, grad in zip(own, grads[count:], strict=False):
+                parameter.grad = grad
+        if few:
+            for one, other in combinations_with_replacement(rows, 2):
+                sum(torch.dot(a.view(-1), b.view(-1)) for a, b in zip(one, other, strict=True))
+        else:
+            for x, columns in zip(inputs, zip(*read, strict=True), strict=True):
+                factor = torch.linalg.qr(torch.cat([x, x.new_ones(len(x), 1)], 1).mT, mode="r").R
+                flat = (factor @ torch.stack(columns)).view(len(rows), -1)
+                flat @ flat.mT
+        torch._foreach_mul_(rows[0], 1 / len(rows))
+        for row in rows[1:]:
+            torch._foreach_add_(rows[0], row, alpha=1 / len(rows))
+        for parameter, grad in zip(self.shared, rows[0], strict=True):
+            parameter.grad = grad
 
     def ours(self, method: str, passes: str) -> Callable[[], object]:
         balancer = cp.make(method, len(self.heads), passes=passes).to(self.x.device)
@@ -166,6 +204,7 @@ def task_rows(device: str) -> Rows:
         cases: dict[str, Callable[[], object]] = {
             "T calls of autograd.grad": problem.calls,
             "T backward passes, gradients kept": problem.kept,
+            "loop by hand, no solver": problem.by_hand,
             "plain step": problem.plain,
         }
         cases |= {f"UPGrad, {passes}": problem.ours("upgrad", passes) for passes in ("loop", "batched", "lean", "auto")}
@@ -197,6 +236,16 @@ def growth_rows(device: str) -> Rows:
         cases["torchjd, autogram"] = problem.autogram()
         known = {"width": width, "parameters": sum(p.numel() for p in problem.shared), "T": tasks}
         rows += measure(cases, known, rounds=5, seconds=0.05, warm_up=2)
+    return rows
+
+
+def crossover_rows(device: str) -> Rows:
+    """Measure from which number of tasks on lean passes are faster than a loop, with a method whose solver is fast."""
+    rows: Rows = []
+    for batch, width, tasks in CROSSOVER:
+        problem = Problem.mlp(width, 3, tasks, device, batch)
+        cases = {passes: problem.ours("imtl-g", passes) for passes in ("loop", "lean", "auto")}
+        rows += measure(cases, {"batch": batch, "width": width, "T": tasks}, rounds=7, seconds=0.03, warm_up=2)
     return rows
 
 
@@ -275,6 +324,7 @@ PARTS: dict[str, tuple[str, Callable[[str], Rows]]] = {
     "tasks": ("passes_tasks", task_rows),
     "methods": ("passes_methods", method_rows),
     "growth": ("passes_growth", growth_rows),
+    "crossover": ("passes_crossover", crossover_rows),
     "large": ("passes_large", large_rows),
     "memory": ("passes_memory", memory_rows),
     "vit": ("passes_vit", vit_rows),
@@ -286,11 +336,14 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all parts of the device")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--busy", action="store_true", help="measure the CPU time of one thread, not the wall time")
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--one", nargs=2, metavar=("CASE", "TASKS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(options.threads)
+    if options.busy:
+        measure_cpu_time()
     if options.one:
         print_peak_memory(options.one[0], int(options.one[1]))
         return

@@ -16,6 +16,13 @@ from typing import Any
 import torch
 
 FOLDER = Path(__file__).parent / "results"
+CLOCK = {"read": time.perf_counter}
+
+
+def measure_cpu_time() -> None:
+    """Measure the CPU time of one thread from now on, for a machine on which other processes run."""
+    torch.set_num_threads(1)
+    CLOCK["read"] = time.process_time
 
 
 def compare(
@@ -52,12 +59,13 @@ def compare(
 def _time(case: Callable[[], object], calls: int, wait: bool) -> float:
     if wait:
         torch.cuda.synchronize()
-    start = time.perf_counter()
+    read = CLOCK["read"]
+    start = read()
     for _ in range(calls):
         case()
     if wait:
         torch.cuda.synchronize()
-    return (time.perf_counter() - start) / calls
+    return (read() - start) / calls
 
 
 def device_work(case: Callable[[], object]) -> tuple[int, float]:
@@ -79,6 +87,8 @@ def machine() -> dict[str, str]:
     facts = {"date": date.today().isoformat(), "cpu": f"{processor}, {os.cpu_count()} cores"}
     if torch.cuda.is_available():
         facts["gpu"] = torch.cuda.get_device_name()
+    if CLOCK["read"] is time.process_time:
+        facts["clock"] = "CPU time of one thread, because the machine was busy"
     return facts | {"python": platform.python_version(), "torch": torch.__version__}
 
 
