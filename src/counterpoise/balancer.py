@@ -41,7 +41,7 @@ class StepRecord:
 
     theta: Tensor | list[float] | None = None
     losses: Tensor | list[float] | None = None
-    dtype: torch.dtype | None = None  # of weights and values that are stored as lists
+    dtype: torch.dtype = torch.float32  # of the losses, if weights and values are stored as lists
     given: Sequence[int] = ()  # tasks whose loss was given, though possibly not finite
     counted = False  # whether the numbers of samples were given, so that a loss that is not finite may have none
     fixed: Mapping[str, Tensor] = MappingProxyType({})  # the given losses that are not balanced, as given
@@ -69,10 +69,6 @@ class StepRecord:
     @values.setter
     def values(self, values: Tensor | None) -> None:
         self._values = values
-
-    def set_floats(self, weights: list[float], values: list[float], dtype: torch.dtype) -> None:
-        """Store weights and losses as Python floats."""
-        self._weights, self._values, self.dtype = weights, values, dtype
 
 
 class Balancer(Float32State, ABC):
@@ -355,7 +351,7 @@ class Balancer(Float32State, ABC):
     def record_floats(self, weights: list[float], values: list[float], dtype: torch.dtype, learning: bool) -> None:
         """Store the losses and weights of a step that has them as Python floats, as `record` does."""
         last = self._last
-        last.set_floats(weights, values, dtype)
+        last._weights, last._values, last.dtype = weights, values, dtype
         last.given, last.counted = self._slots, False
         if learning:
             checks = self._checks

@@ -1,5 +1,6 @@
 """The short way to the objective gives the numbers of the general way, and leaves to it what it does not cover."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -129,3 +130,63 @@ def test_nan_in_any_place_marks_an_absent_task(name: str, absent: int) -> None:
     assert balancer.weights is not None
     assert balancer.weights[absent] == 0
     assert torch.isfinite(balancer.weights).all()
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_state_that_was_changed_between_steps_is_used(name: str) -> None:
+    """Also by `.data`, which does not change the version of the tensor, and in copied and loaded balancers."""
+    batches = torch.rand(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5
+    balancer = cp.make(name, 4)
+    for batch in batches[:2]:
+        balancer(batch.float().requires_grad_())
+        balancer.step_end(batch.float())
+        balancer.epoch_end()
+    loaded = cp.make(name, 4)
+    loaded(batches[2].float().requires_grad_())  # its own state is replaced
+    loaded.load_state_dict(balancer.state_dict())
+    found = []
+    for changed, general in ((copy.deepcopy(balancer), False), (loaded, False), (balancer, True)):
+        changed.double()
+        for state in changed.state_dict().values():
+            if state.is_floating_point():
+                state.data.mul_(1.25)
+        with pytest.MonkeyPatch.context() as patch:
+            if general:
+                patch.setattr(cp.weighting.base, "direct_objective", lambda *_: None)
+            objective = changed(batches[2].clone().requires_grad_())
+        found.append([objective.detach(), changed.weights, *changed.state_dict().values()])
+    for ours in found[:2]:
+        torch.testing.assert_close(ours, found[2], rtol=1e-12, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_reset_restores_the_first_step(name: str) -> None:
+    balancer = cp.make(name, 3)
+    first, second = torch.tensor([[1.0, 2.0, 3.0], [3.0, 1.0, 0.5]])
+    found = []
+    for _ in range(2):
+        for batch in (first, second):
+            balancer(batch.clone().requires_grad_())
+            balancer.step_end(batch)
+        found.append([balancer.weights, *map(torch.clone, balancer.state_dict().values())])
+        balancer.reset()
+    torch.testing.assert_close(*found, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_groups_of_many_tasks_are_those_of_the_general_way(groups: int) -> None:
+    values = torch.rand(24, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 4
+    balancer = cp.GO4Align(24, groups=groups, step_size=0.0).double()
+    balancer(values.clone().requires_grad_())
+    expected = cp.functional.go4align_weights(balancer.log_probabilities, values, groups=groups)
+    assert balancer.weights is not None
+    torch.testing.assert_close(balancer.weights, expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("losses", [[1.0, 1e300], [1e-300, 1.0]])
+def test_ratios_that_overflow_take_the_general_way(losses: list[float]) -> None:
+    balancer = cp.SoftAdapt(2).double()
+    for batch in ([1e-300, 1.0], losses, [1.0, 1.0]):
+        balancer(torch.tensor(batch, dtype=torch.float64, requires_grad=True))
+        assert balancer.weights is not None
+        assert torch.isfinite(balancer.weights).all()

@@ -7,6 +7,7 @@ functions, and so are numbers that overflow, for which Python raises an error.
 
 from collections.abc import Sequence
 from math import exp, log
+from operator import mul
 from typing import NamedTuple
 
 FLOOR = 1e-8  # lower bound of a loss in logarithms and reciprocals
@@ -22,7 +23,7 @@ class FloatStep(NamedTuple):
 
 def weighted_sum(weights: list[float], losses: Sequence[float]) -> FloatStep:
     """Compute Σ w_i L_i."""
-    return FloatStep(sum([w * x for w, x in zip(weights, losses, strict=True)]), weights)
+    return FloatStep(sum(map(mul, weights, losses)), weights)
 
 
 def softmax(logits: Sequence[float]) -> list[float]:

@@ -5,6 +5,8 @@ survive a checkpoint, compile, replay in a CUDA graph, and differ between the re
 """
 
 import math
+from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from torch import Tensor
 _WEYL = 0x9E3779B97F4A7C15 - (1 << 64)  # the constants of splitmix64 as signed integers, which is what torch has
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _MIX_2 = 0x94D049BB133111EB - (1 << 64)
-_WORD = (1 << 64) - 1
+_BLOCK = 64  # number of draws that are computed at once for Python floats
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:
@@ -73,17 +75,16 @@ def normal(seed: Tensor, counter: Tensor, count: int) -> Tensor:
     return (-2 * u[..., :count].log()).sqrt() * (2 * math.pi * u[..., count:]).cos()
 
 
-def normal_floats(seed: int, counter: int, count: int) -> list[float]:
-    """Draw as `normal` for one seed, in Python floats."""
-    start, first = _mix_int(seed & _WORD), counter * count * 2 + 1
-    bits = [_mix_int((start + index * _WEYL) & _WORD) for index in range(first, first + 2 * count)]
-    u = [((word >> 12) + 0.5) * 2.0**-52 for word in bits]
-    pairs = zip(u[:count], u[count:], strict=True)
-    return [math.sqrt(-2 * math.log(radius)) * math.cos(2 * math.pi * angle) for radius, angle in pairs]
+def draw_floats(draw: Callable[[Tensor, Tensor, int], Tensor], seed: int, counter: int, count: int) -> list[float]:
+    """Draw as `uniform` or `normal` for one seed on the CPU, in Python floats."""
+    block, place = divmod(counter, _BLOCK)
+    return _draw_block(draw, seed, block, count)[place]
 
 
-def _mix_int(word: int) -> int:
-    """Apply the finaliser of splitmix64 to an unsigned integer."""
-    word = ((word ^ (word >> 30)) * _MIX_1) & _WORD
-    word = ((word ^ (word >> 27)) * _MIX_2) & _WORD
-    return word ^ (word >> 31)
+@lru_cache(maxsize=8)
+def _draw_block(draw: Callable[[Tensor, Tensor, int], Tensor], seed: int, block: int, count: int) -> list[list[float]]:
+    """Draw for successive counters at once, which takes little longer than one draw."""
+    first = block * _BLOCK
+    counters = torch.arange(first, first + _BLOCK, device="cpu")
+    draws: list[list[float]] = draw(torch.tensor(seed, device="cpu"), counters, count).tolist()
+    return draws

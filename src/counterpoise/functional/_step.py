@@ -52,6 +52,11 @@ def floats_to_tensor(values: list[float], dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(array("f" if dtype == torch.float32 else "d", values), dtype=dtype)
 
 
+def round_floats(values: list[float], dtype: torch.dtype) -> list[float]:
+    """Return the values in the precision of float32 or float64."""
+    return array("f", values).tolist() if dtype is torch.float32 else values
+
+
 def step_from_floats(step: FloatStep, dtype: torch.dtype) -> Step:
     """Convert a step from Python floats."""
     gradient = None if step.gradient is None else floats_to_tensor(step.gradient, dtype)

@@ -61,7 +61,7 @@ class EpochWeighting(Weighting):
                 f"{type(self).__name__} has seen {self._steps} steps without epoch_end(): "
                 f"call it after each epoch (or raise max_epoch_steps)"
             )
-        self._steps += 1
+        vars(self)["_steps"] += 1  # assigning an attribute of nn.Module is slow
 
     def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep | None:
         step = self.weigh_epoch_floats(losses)

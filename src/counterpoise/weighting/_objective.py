@@ -41,8 +41,8 @@ class Objective(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
-        if not ctx.linear and torch.is_grad_enabled():
-            raise RuntimeError("this method's objective is not linear in the losses: no second derivatives through it")
+        if not ctx.linear:
+            refuse_second_derivatives()
         if not torch.compiler.is_compiling():
             _check_graph(ctx.needs_input_grad[5:], ctx.weights)
         column = grad.unsqueeze(-1) if grad.dim() else grad
@@ -53,6 +53,12 @@ class Objective(torch.autograd.Function):
         each = (column * ctx.weights).unbind(-1)
         to_losses = (None if slot in ctx.cut else each[slot] for slot in ctx.slots)
         return None, to_learned, None, None, None, *to_losses
+
+
+def refuse_second_derivatives(*_: object) -> None:
+    """Raise an error in a backward pass that records a graph; also a hook of a node."""
+    if torch.is_grad_enabled():
+        raise RuntimeError("this method's objective is not linear in the losses: no second derivatives through it")
 
 
 def _check_graph(have_graph: tuple[bool, ...], weights: Tensor) -> None:

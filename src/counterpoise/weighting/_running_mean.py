@@ -6,7 +6,7 @@ from torch import Tensor
 from .._state.float32 import Float32State
 from ..functional._floats import FLOOR
 from ..functional._outliers import UNUSABLE
-from ..functional._step import floats_to_tensor
+from ._state_floats import read_floats, write_floats
 
 
 class RunningMean(Float32State):
@@ -35,7 +35,7 @@ class RunningMean(Float32State):
 
     def add_floats(self, losses: list[float]) -> None:
         """Add finite losses in Python floats, as `add` does."""
-        total, count = self.total.tolist(), self.count.tolist()
+        total, count = read_floats(self, "total"), read_floats(self, "count")
         for i, loss in enumerate(losses):
             if count[i]:
                 mean = total[i] / count[i]
@@ -45,8 +45,7 @@ class RunningMean(Float32State):
                     total[i] = count[i] = 0.0
             total[i] += loss
             count[i] += 1.0
-        self.total.copy_(floats_to_tensor(total, self.total.dtype))
-        self.count.copy_(floats_to_tensor(count, self.count.dtype))
+        write_floats(self, total=total, count=count)
 
     def pop(self) -> Tensor:
         """Return the mean, NaN for a task without any loss, and clear the sums."""

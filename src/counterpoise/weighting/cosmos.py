@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from ..distributed import ProcessGroup
-from ..functional import Step, cosmos
+from ..functional import Step, _float_rules, cosmos
+from ..functional._floats import FloatStep
 from ..inputs import PerTask, check_number
 from ..registry import register
 from ._preference import PreferenceWeighting
+from ._state_floats import read_floats
 
 
 @register(
@@ -92,6 +94,9 @@ class COSMOS(PreferenceWeighting):
         )
         check_number(self, "penalty", penalty, least=0)
         self.penalty = penalty
+
+    def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
+        return _float_rules.cosmos(losses, read_floats(self, "preference"), penalty=self.penalty)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return self._raise_to_ratio(cosmos(losses, self.preference, penalty=self.penalty), losses)

@@ -6,9 +6,13 @@ import torch
 from torch import Tensor
 
 from ..distributed import ProcessGroup
-from ..functional import CoVState, Step, cov_update, cov_weights, weighted_sum
+from ..functional import CoVState, Step, _float_rules, _floats, cov_update, cov_weights, weighted_sum
+from ..functional._float_rules import CoVLists
+from ..functional._floats import FloatStep
+from ..functional._step import round_floats
 from ..inputs import PerTask, check_number
 from ..registry import register
+from ._state_floats import read_floats, write_floats
 from .base import Weighting
 
 
@@ -107,6 +111,14 @@ class CoVWeighting(Weighting):
     def statistics(self) -> CoVState:
         """Running statistics of the losses, each of shape (…, T)."""
         return CoVState(self.steps, self.mean_loss, self.mean_ratio, self.variance)
+
+    def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
+        statistics = CoVLists(*(read_floats(self, name) for name in CoVState._fields))
+        weights = round_floats(_float_rules.cov_weights(statistics), self._last.dtype)
+        if learning:
+            new = _float_rules.cov_update(statistics, losses, decay=self.decay)
+            write_floats(self, **new._asdict())
+        return _floats.weighted_sum(weights, losses)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return weighted_sum(cov_weights(losses, self.statistics), losses)

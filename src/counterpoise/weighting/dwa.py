@@ -1,6 +1,7 @@
 """DWA: weights from how fast each loss decreased over the last two epochs."""
 
 from collections.abc import Mapping, Sequence
+from math import isnan
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from ..functional._floats import FloatStep
 from ..inputs import PerTask, check_number
 from ..registry import register
 from ._epochs import EpochWeighting
+from ._state_floats import read_floats
 
 
 @register(
@@ -102,14 +104,20 @@ class DWA(EpochWeighting):
         self.temperature = temperature
         self.register_buffer("last", torch.full(self.shape, torch.nan))
         self.register_buffer("before_last", torch.full(self.shape, torch.nan))
+        self._epoch_weights: list[float] = []  # they change after an epoch only
+        self._weights_of: object = None  # the mean losses and the temperature that they were computed from
 
     @property
     def normalised(self) -> bool:
         return True
 
     def weigh_epoch_floats(self, losses: list[float]) -> FloatStep:
-        weights = dwa_weights(self.last, self.before_last, temperature=self.temperature)
-        return _floats.weighted_sum(weights.tolist(), losses)
+        last, before_last = read_floats(self, "last"), read_floats(self, "before_last")
+        means = [None if isnan(mean) else mean for mean in (*last, *before_last)], self.temperature
+        if self._weights_of != means:
+            weights = dwa_weights(self.last, self.before_last, temperature=self.temperature)
+            self._weights_of, self._epoch_weights = means, weights.tolist()
+        return _floats.weighted_sum(self._epoch_weights, losses)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return weighted_sum(dwa_weights(self.last, self.before_last, temperature=self.temperature), losses)

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from ..distributed import ProcessGroup
-from ..functional import Step, uw_o
-from ..functional._floats import FLOOR
+from ..functional import Step, _floats, uw_o
+from ..functional._floats import FLOOR, FloatStep
 from ..functional._masking import output_dtype
-from ..functional._outliers import limit_outliers
+from ..functional._outliers import OUTLIER, limit_outliers
+from ..functional._step import floats_to_tensor
 from ..inputs import PerTask, check_number
 from ..registry import register
 from .base import Weighting
@@ -92,6 +93,19 @@ class EMAUWO(Weighting):
 
     def observe(self, losses: Tensor) -> None:
         self.average.copy_(self._moved(losses))
+
+    def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep | None:
+        average = self.average
+        means: list[float] = average.tolist()
+        for mean, loss in zip(map(abs, means), losses, strict=True):
+            if not (mean <= FLOOR or abs(loss) <= OUTLIER * mean):
+                return None  # the first loss, as the mean is NaN, or a loss to limit
+        # Not in Python floats: the last bit of `lerp` in float32 depends on the machine.
+        current = floats_to_tensor(losses, self._last.dtype)
+        moved = torch.lerp(current, average.to(current), self.beta)
+        if learning:
+            moved = average.copy_(moved)
+        return _floats.uw_o(losses, moved.tolist(), normalise=True)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         average = self.average.to(output_dtype(losses)) if learning else self._moved(losses)

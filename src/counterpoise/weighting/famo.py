@@ -13,6 +13,7 @@ from ..functional._floats import FloatStep
 from ..inputs import Losses, PerTask, check_number, check_values, collect_losses, mask_unsampled, per_task
 from ..registry import register
 from ._running_mean import RunningMean
+from ._state_floats import read_floats
 from .base import Weighting
 
 
@@ -132,10 +133,10 @@ class FAMO(Weighting):
                 f"without it (accumulation={self.accumulation}). If an optimiser such as L-BFGS calls the closure "
                 f"several times per step, pass it balancer.closure(closure)"
             )
-        self._calls += 1
+        vars(self)["_calls"] += 1  # assigning an attribute of nn.Module is slow
 
     def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
-        step = _floats.famo(self.logits.tolist(), losses, self.floor.tolist())
+        step = _floats.famo(read_floats(self, "logits"), losses, read_floats(self, "floor"))
         if learning:
             self._count_call()
             self.before.add_floats(losses)

@@ -13,6 +13,7 @@ from ..functional._floats import FloatStep
 from ..functional._masking import clamp_to_dtype, output_dtype
 from ..inputs import PerTask
 from ..registry import register
+from ._state_floats import read_floats
 from .base import Weighting
 
 
@@ -97,7 +98,7 @@ class FirstLoss(Weighting):
         self.first.copy_(self._with_new_tasks(losses))
 
     def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep | None:
-        first = self.first.tolist()
+        first = read_floats(self, "first")
         return None if math.isnan(sum(first)) else _floats.uw_o(losses, first, normalise=self.normalise)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:

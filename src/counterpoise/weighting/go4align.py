@@ -7,9 +7,12 @@ import torch
 from torch import Tensor
 
 from ..distributed import ProcessGroup
-from ..functional import Step, go4align_update, go4align_weights, weighted_sum
+from ..functional import Step, _float_rules, _floats, go4align_update, go4align_weights, weighted_sum
+from ..functional._floats import FloatStep
+from ..functional._step import round_floats
 from ..inputs import PerTask, check_number
 from ..registry import register
+from ._state_floats import read_floats, write_floats
 from .base import Weighting
 
 
@@ -105,6 +108,16 @@ class GO4Align(Weighting):
 
     def observe(self, losses: Tensor) -> None:
         self.log_probabilities.copy_(go4align_update(self.log_probabilities, losses, step_size=self.step_size))
+
+    def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep | None:
+        if self.groups > 2:
+            return None
+        logs = read_floats(self, "log_probabilities")
+        if learning:
+            logs = _float_rules.go4align_update(logs, losses, step_size=self.step_size)
+            (logs,) = write_floats(self, log_probabilities=logs)
+        weights = _float_rules.go4align_weights(logs, losses, groups=self.groups)
+        return _floats.weighted_sum(round_floats(weights, self._last.dtype), losses)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return weighted_sum(go4align_weights(self.log_probabilities, losses, groups=self.groups), losses)

@@ -10,6 +10,7 @@ from ..functional import Step, _floats, imtl_l
 from ..functional._floats import FloatStep
 from ..inputs import PerTask
 from ..registry import register
+from ._state_floats import read_floats
 from .base import Weighting
 
 
@@ -93,7 +94,7 @@ class IMTLL(Weighting):
         return self.log_scales
 
     def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
-        return _floats.imtl_l(self.log_scales.tolist(), losses)
+        return _floats.imtl_l(read_floats(self, "log_scales"), losses)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return imtl_l(self.log_scales, losses)

@@ -10,6 +10,7 @@ from ..functional import Step, _floats, kendall
 from ..functional._floats import FloatStep
 from ..inputs import PerTask
 from ..registry import register
+from ._state_floats import read_floats
 from .base import Weighting
 
 
@@ -95,7 +96,7 @@ class Kendall(Weighting):
         return self.log_vars
 
     def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
-        return _floats.kendall(self.log_vars.tolist(), losses)
+        return _floats.kendall(read_floats(self, "log_vars"), losses)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return kendall(self.log_vars, losses)

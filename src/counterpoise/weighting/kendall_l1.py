@@ -9,6 +9,7 @@ from ..functional import Step, _floats, kendall_l1
 from ..functional._floats import FloatStep
 from ..inputs import PerTask
 from ..registry import register
+from ._state_floats import read_floats
 from .kendall import Kendall
 
 
@@ -91,7 +92,7 @@ class KendallL1(Kendall):
         return True
 
     def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
-        return _floats.kendall_l1(self.log_vars.tolist(), losses)
+        return _floats.kendall_l1(read_floats(self, "log_vars"), losses)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return kendall_l1(self.log_vars, losses)

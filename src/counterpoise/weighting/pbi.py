@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from ..distributed import ProcessGroup
-from ..functional import Step, pbi
+from ..functional import Step, _float_rules, pbi
+from ..functional._floats import FloatStep
 from ..inputs import PerTask, check_number, per_task
 from ..registry import register
 from ._preference import PreferenceWeighting
+from ._state_floats import read_floats
 
 
 @register(
@@ -100,6 +102,10 @@ class PBI(PreferenceWeighting):
         self.register_buffer(
             "reference", per_task("entries of reference", reference, 0.0, self.tasks, self.shape, owner=self)
         )
+
+    def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
+        preference, reference = read_floats(self, "preference"), read_floats(self, "reference")
+        return _float_rules.pbi(losses, preference, reference, theta=self.theta)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return self._raise_to_ratio(pbi(losses, self.preference, theta=self.theta, reference=self.reference), losses)

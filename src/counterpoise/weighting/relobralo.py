@@ -1,16 +1,20 @@
 """ReLoBRaLo: relative progress of each loss, with random lookback to the first step."""
 
 from collections.abc import Mapping, Sequence
+from math import isnan
 
 import torch
 from torch import Tensor
 
 from .._state.seeds import replica_seeds
 from ..distributed import ProcessGroup
-from ..functional import Step, relobralo_weights, uniform, weighted_sum
+from ..functional import Step, _float_rules, _floats, relobralo_weights, uniform, weighted_sum
+from ..functional._floats import FloatStep
 from ..functional._masking import clamp_to_dtype
+from ..functional._random import draw_floats
 from ..inputs import PerTask, check_number
 from ..registry import register
+from ._state_floats import read_floats, write_floats
 from .base import Weighting
 
 
@@ -123,6 +127,23 @@ class ReLoBRaLo(Weighting):
     @property
     def normalised(self) -> bool:
         return True
+
+    def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
+        kept = read_floats(self, "weight")
+        if not learning:
+            return _floats.weighted_sum(kept, losses)
+        first, counter, temperature = read_floats(self, "first"), self.counter, self.temperature
+        if draw_floats(uniform, int(self.seed), int(counter), 1)[0] >= self.expected_rho:
+            kept = _float_rules.ratio_weights(losses, first, temperature=temperature)
+        new = _float_rules.relobralo_weights(
+            losses, read_floats(self, "previous"), kept, alpha=self.alpha, temperature=temperature
+        )
+        state = {"weight": new, "previous": losses}
+        if isnan(sum(first)):
+            state["first"] = [x if isnan(old) else old for old, x in zip(first, losses, strict=True)]
+        weights = write_floats(self, **state)[0]
+        counter.add_(1)
+        return _floats.weighted_sum(weights, losses)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         if learning:  # not in `observe`: remembered losses take part in the softmax

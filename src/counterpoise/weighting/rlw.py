@@ -10,7 +10,7 @@ from ..distributed import ProcessGroup
 from ..functional import Step, _floats, normal, weighted_sum
 from ..functional._floats import FloatStep
 from ..functional._masking import masked_softmax
-from ..functional._random import normal_floats
+from ..functional._random import draw_floats
 from ..inputs import PerTask
 from ..registry import register
 from .base import Weighting
@@ -103,9 +103,10 @@ class RLW(Weighting):
         return True
 
     def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
-        weights = _floats.softmax(normal_floats(int(self.seed), int(self.counter), len(losses)))
+        counter = self.counter
+        weights = _floats.softmax(draw_floats(normal, int(self.seed), int(counter), len(losses)))
         if learning:
-            self.counter += 1
+            counter.add_(1)
         return _floats.weighted_sum(weights, losses)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:

@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 
 from ..distributed import ProcessGroup
-from ..functional import Step, softadapt_weights, weighted_sum
+from ..functional import Step, _float_rules, _floats, softadapt_weights, weighted_sum
+from ..functional._floats import FloatStep
 from ..functional._masking import clamp_to_dtype
 from ..inputs import PerTask
 from ..registry import register
+from ._state_floats import read_floats, write_floats
 from .base import Weighting
 
 
@@ -97,6 +99,13 @@ class SoftAdapt(Weighting):
     @property
     def normalised(self) -> bool:
         return True
+
+    def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
+        if not learning:
+            return _floats.weighted_sum(read_floats(self, "weight"), losses)
+        new = _float_rules.ratio_weights(losses, read_floats(self, "previous"), temperature=1.0)
+        weights, _ = write_floats(self, weight=new, previous=losses)
+        return _floats.weighted_sum(weights, losses)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         if learning:  # not in `observe`: remembered losses take part in the softmax

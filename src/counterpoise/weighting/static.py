@@ -10,6 +10,7 @@ from ..functional import Step, _floats, weighted_sum
 from ..functional._floats import FloatStep
 from ..inputs import PerTask, per_task
 from ..registry import register
+from ._state_floats import read_floats
 from .base import Weighting
 
 
@@ -82,7 +83,7 @@ class Static(Weighting):
         self.register_buffer("weight", per_task("weights", weights, 1.0, self.tasks, self.shape, owner=self))
 
     def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
-        return _floats.weighted_sum(self.weight.tolist(), losses)
+        return _floats.weighted_sum(read_floats(self, "weight"), losses)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         return weighted_sum(self.weight, losses)

@@ -12,6 +12,7 @@ from ..functional._floats import FloatStep
 from ..inputs import PerTask, check_number
 from ..registry import register
 from ._epochs import EpochWeighting
+from ._state_floats import read_floats
 
 
 @register(
@@ -112,7 +113,7 @@ class STCH(EpochWeighting):
     def weigh_epoch_floats(self, losses: list[float]) -> FloatStep:
         if int(self.epoch) <= self.warmup:
             return _floats.log_sum(losses)
-        return _floats.stch(losses, self.nadir.tolist(), mu=self.mu)
+        return _floats.stch(losses, read_floats(self, "nadir"), mu=self.mu)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         warm = self.epoch <= self.warmup
