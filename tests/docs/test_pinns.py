@@ -86,3 +86,16 @@ def test_tables_of_further_runs_appear_when_they_are_recorded(script: Any, tmp_p
     assert [line.split(" | ")[0] for line in plate.splitlines()[-2:]] == ["| LRA", "| Sum"]
     assert "| LRA | 2.000 ± 0.100 (2.7) | 0.0100 ± 0.0010 |" in plate
     assert search.endswith("| ConFIG | 0.0300 ± 0.0010 |")
+
+
+def test_statements_about_nash_mtl_follow_from_the_recorded_runs(script: Any) -> None:
+    """If this fails after new runs, rewrite the first statement below the tables of pinns.md."""
+    for name in script.EQUATIONS:
+        errors = script.main_table(script.read_tables(script.RESULTS / "tables" / f"pinn-{name}.md"))
+        combined = {
+            method: float(cell.split()[0]) for method, cell in errors.items() if method in script.GRADIENT_SPACE
+        }
+        assert min(combined, key=lambda method: combined[method]) == "Nash-MTL"
+    ledger = (script.RESULTS / "ledger.md").read_text(encoding="utf-8").splitlines()
+    lead = [line.split("**")[1] for line in ledger if line.startswith("| Nash-MTL has a lower error than DCGD + LRA |")]
+    assert lead == ["undecided", "holds", "undecided"]
