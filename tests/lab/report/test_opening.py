@@ -60,6 +60,7 @@ def test_search_tables_curves_and_downloads_work_by_keyboard(index: Path, open_p
     page.keyboard.press("ControlOrMeta+a")
     page.keyboard.press("Delete")
     assert not page.locator("#found").is_visible()
+    assert page.locator("#leaderboard > .more[open]").count() == 0
     page.wait_for_selector(".plot[data-drawn]", state="attached")
     tab_to(page, ".answers a")
     tab_to(page, "#figure-leaderboard button.data")

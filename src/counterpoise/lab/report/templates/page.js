@@ -70,6 +70,12 @@
     if (!texts.has(element)) texts.set(element, element.textContent.toLowerCase());
     return texts.get(element);
   };
+  // Opens what a search has found, and closes it after the search.
+  function openFound(group, searching) {
+    if (searching) group.open = !group.hidden;
+    else if ("searched" in group.dataset) group.open = false;
+    group.toggleAttribute("data-searched", Boolean(searching));
+  }
   function filter() {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const found = (element) => words.every((word) => text(element).includes(word));
@@ -78,13 +84,13 @@
       const rows = [...group.querySelectorAll("tbody tr")];
       for (const row of rows) row.hidden = off.has(row.dataset.verdict) || !found(row);
       group.hidden = rows.every((row) => row.hidden);
-      if (words.length) group.open = !group.hidden;
+      openFound(group, words.length);
     }
     for (const table of document.querySelectorAll("#leaderboard > .more")) {
       const rows = [...table.querySelectorAll("tbody tr")];
       for (const row of rows) row.hidden = !found(row);
       table.hidden = rows.every((row) => row.hidden);
-      if (words.length) table.open = !table.hidden;
+      openFound(table, words.length);
     }
     for (const section of document.querySelectorAll(".study[id]")) {
       section.hidden = !found(section);
