@@ -78,6 +78,12 @@ def table_link(study: str, title: str) -> str:
     return f"[{title}](../results/{found[0].relative_to(RESULTS).as_posix()})" if found else title
 
 
+def ledgers() -> dict[str, str]:
+    """Return the title and folder of each recorded ledger. One that has no title yet is called after its folder."""
+    folders = sorted(path.parent.relative_to(RESULTS).as_posix() for path in RESULTS.rglob("ledger.md"))
+    return LEDGERS | {folder: folder for folder in folders if folder not in LEDGERS.values()}
+
+
 def verdicts(folder: str) -> dict[str, int]:
     """Count the claims of a ledger by verdict: for the released form of BPGS, the worst at several sets of seeds."""
     order = ("does not hold", "undecided", "holds", "not run")

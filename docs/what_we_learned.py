@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from recorded_leaderboard import (
-    LEDGERS,
     VERDICTS,
     against,
     compared,
+    ledgers,
     recorded_board,
     recorded_costs,
     table_link,
@@ -212,7 +212,7 @@ needs a second forward pass.{single}"""
 def claims() -> str:
     """Return the verdicts on the claims of each ledger."""
     lines = [f"| claims | {' | '.join(VERDICTS)} | ledger |", "| --- |" + " ---: |" * len(VERDICTS) + " --- |"]
-    for title, folder in LEDGERS.items():
+    for title, folder in ledgers().items():
         counts = verdicts(folder)
         lines.append(
             f"| {title} | {' | '.join(str(counts[v]) for v in VERDICTS)} | [{folder}](../results/{folder}/ledger.md) |"

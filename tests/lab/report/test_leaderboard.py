@@ -13,6 +13,7 @@ from helpers.browser import Open, overflow
 from helpers.empty_figures import write_empty_figures
 
 import counterpoise as cp
+from counterpoise.lab.data.qm9 import TARGETS
 from counterpoise.lab.report import collect_runs, write_page
 from counterpoise.lab.report.card_pictures import card_picture
 from counterpoise.lab.report.figures.leaderboard import frontier
@@ -217,6 +218,25 @@ def test_pictures_show_gains_curves_and_solutions(board: dict[str, WorldStanding
     assert {len(curve.points.split()) for curve in picture.curves} == {4}
     places = sorted(curve.label_y for curve in picture.curves)
     assert all(second - first >= 13 for first, second in itertools.pairwise(places))
+
+
+def test_molecules_appear_with_a_bar_per_property() -> None:
+    """The study is not recorded yet."""
+    errors = {f"mae_{target}": 0.1 * (1 + place) for place, target in enumerate(TARGETS)}
+    methods = {"Sum": 1.0, "BPGS": 0.8, "Kendall": 1.2}
+    rows = [
+        {"method": m, "condition": "main", "seed": s, "lr": 0.001}
+        | {k: f * e * (1 + s * f / 50) for k, e in errors.items()}
+        for m, f in methods.items()
+        for s in range(3)
+    ]
+    (standings,) = leaderboard({"qm9": pd.DataFrame(rows)})
+    picture = card_picture(standings, {})
+    assert (standings.world.name, standings.ranked[0].method) == ("molecules", "BPGS")
+    assert picture.caption == "BPGS against the plain sum on 11 metrics"
+    assert all(bar.gain for bar in picture.bars)
+    (against,) = answers([standings], step_costs({}))
+    assert "Better on Molecules (error 1.5 × lower" in against.text
 
 
 def test_methods_have_one_name_in_all_studies() -> None:
