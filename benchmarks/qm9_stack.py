@@ -39,8 +39,8 @@ from counterpoise.lab.studies.qm9 import (
     MAIN_METHODS,
     METHODS,
     RAW,
+    SANITISED,
     STUDY,
-    UNSANITISED,
 )
 from counterpoise.lab.studies.select import select_runs
 
@@ -196,7 +196,7 @@ def train(options: argparse.Namespace) -> int:
 
 def selections(study: Study, device: str, epochs: int | None = None, largest: int = LARGEST) -> list[Selection]:
     """Return the runs of the study, the most important first: one seed after another, then methods at one seed."""
-    once = ((FURTHER, FURTHER_METHODS), (FURTHER, GRADIENT_SPACE), (UNSANITISED, COMPARED), (RAW, COMPARED))
+    once = ((FURTHER, FURTHER_METHODS), (FURTHER, GRADIENT_SPACE), (SANITISED, COMPARED), (RAW, COMPARED))
     found = []
     for condition, methods, seeds in [(MAIN, MAIN_METHODS, study.seeds), *((*each, study.seeds[:1]) for each in once)]:
         cells = select_runs(study, seeds=seeds, epochs=epochs, device=device, methods=methods, conditions=[condition])

@@ -1,6 +1,6 @@
 """Train the runs of studies that are not recorded yet, in a fixed order and within a limited time.
 
-`pinn_stack.py queue` and `qm9_stack.py queue` use this on machines that are lent for a few minutes at a time. What is
+`pinn_stack.py queue` and `qm9_stack.py queue` use this on machines with a limit on the time of a command. What is
 finished is brought back as one archive, and the checkpoint of the interrupted stack as a few files:
 
     python benchmarks/pinn_stack.py queue --seconds 540 --bring BACK

@@ -332,6 +332,16 @@ def test_best_rate_requires_as_many_finished_runs(how: str) -> None:
     assert tables.method_order(study, partly) == [first, second]  # the same holds for methods
 
 
+def test_each_condition_can_have_its_own_best_rate() -> None:
+    scores = {("main", 1e-3): 0.9, ("main", 1e-2): 0.5, ("other", 1e-3): 0.2, ("other", 1e-2): 0.4}
+    results = pd.DataFrame(
+        [("sum", condition, 42, rate, macro) for (condition, rate), macro in scores.items()],
+        columns=["method", "condition", "seed", "lr", "macro"],
+    )
+    assert list(keep_best_rates(results)["macro"]) == [0.9, 0.2]
+    assert list(keep_best_rates(results, by_condition=True)["macro"]) == [0.9, 0.4]
+
+
 def test_missing_scores_are_not_counted() -> None:
     results = paper_scores(STUDY)
     first_seed = results["seed"] == 42

@@ -61,7 +61,9 @@ class Report:
             for study in self.studies
         }
         self.frames = {
-            study.name: keep_best_rates(self.runs[study.name]) if study.rates else self.runs[study.name]
+            study.name: keep_best_rates(self.runs[study.name], by_condition=bool(study.rate_seeds))
+            if study.rates
+            else self.runs[study.name]
             for study in self.studies
         }
         self.seed_sets = {

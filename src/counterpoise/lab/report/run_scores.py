@@ -158,10 +158,16 @@ def _with_deltas(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def keep_best_rates(frame: pd.DataFrame) -> pd.DataFrame:
-    """Keep, of several learning rates per method, the one with the best mean macro score."""
-    best = rank_by_score(frame, ["method", "lr"]).reset_index().drop_duplicates("method").set_index("method")["lr"]
-    return frame[frame["lr"] == frame["method"].map(best)].reset_index(drop=True)
+def keep_best_rates(frame: pd.DataFrame, *, by_condition: bool = False) -> pd.DataFrame:
+    """Keep, of several learning rates per method, the one with the best mean macro score.
+
+    Args:
+        frame: the scores.
+        by_condition: whether each condition has its own rate. By default, a method has one rate for all conditions.
+    """
+    keys = ["method", "condition"] if by_condition else ["method"]
+    best = rank_by_score(frame, [*keys, "lr"]).reset_index().drop_duplicates(keys)[[*keys, "lr"]]
+    return frame.merge(best, on=[*keys, "lr"])
 
 
 def rank_by_score(frame: pd.DataFrame, by: str | list[str]) -> pd.DataFrame:
