@@ -8,7 +8,7 @@ one thread. On CUDA nothing waits for the device.
 
 On the CPU, the row `floor` is the smallest module that returns a weighted sum of known weights with an exact value: it
 reads the losses, builds the vector of weights, connects the two by an inner product, and sets the value. It checks
-nothing, has no state and records nothing.
+nothing, has no state and records nothing. `floor, learned` also gives a parameter its gradient.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import counterpoise as cp
 
 SKIPPED = {"dtp"}  # needs indicators
-FLOOR = "floor"
+FLOORS = {"floor": False, "floor, learned": True}  # whether the smallest module has a parameter
 FORMS: dict[str, Callable[[dict[str, Tensor]], Any]] = {
     "tensor": lambda losses: torch.stack(list(losses.values())),
     "list": lambda losses: list(losses.values()),
@@ -36,9 +36,10 @@ FORMS: dict[str, Callable[[dict[str, Tensor]], Any]] = {
 class Floor(nn.Module):
     """The smallest module whose value and gradient are those of a weighted sum that Python computes."""
 
-    def __init__(self, tasks: list[str]) -> None:
+    def __init__(self, tasks: list[str], learned: bool) -> None:
         super().__init__()
         self.tasks, self.weights = tasks, [1.0] * len(tasks)
+        self.learned = nn.Parameter(torch.ones(len(tasks))) if learned else None
 
     def forward(self, losses: Any) -> Tensor:
         if isinstance(losses, Tensor):
@@ -46,7 +47,10 @@ class Floor(nn.Module):
         else:
             vector = torch.stack([losses[task] for task in self.tasks] if isinstance(losses, dict) else losses)
         value = sum(map(mul, self.weights, vector.tolist()))
-        objective = vector.dot(torch.frombuffer(array("f", self.weights), dtype=torch.float32))
+        derivatives, learned = self.weights, self.learned
+        if learned is not None:
+            vector, derivatives = torch.cat((vector, learned)), derivatives + derivatives
+        objective = vector.dot(torch.frombuffer(array("f", derivatives), dtype=torch.float32))
         objective.data = torch.scalar_tensor(value)
         return objective
 
@@ -54,8 +58,11 @@ class Floor(nn.Module):
 def make_step(method: str, losses: dict[str, Tensor], form: str) -> Callable[[], object]:
     """Return a step with the losses in one of the forms."""
     options = {"accumulation": 1 << 40} if method == "famo" else {}
-    balancer: Any = Floor(list(losses)) if method == FLOOR else cp.make(method, list(losses), **options)
-    balancer = balancer.to(next(iter(losses.values())).device)
+    balancer: Any
+    if method in FLOORS:
+        balancer = Floor(list(losses), FLOORS[method])
+    else:
+        balancer = cp.make(method, list(losses), **options).to(next(iter(losses.values())).device)
     if method in ("dwa", "stch"):
         balancer.max_epoch_steps = None
     convert = FORMS[form]
@@ -68,7 +75,7 @@ def rows(device: str, sizes: list[int]) -> list[dict[str, Any]]:
         losses = {f"task {i}": torch.rand((), device=device, requires_grad=True) for i in range(tasks)}
         stacked_sum = {"sum": lambda losses=losses: torch.stack(list(losses.values())).sum().backward()}
         methods = [method for method in cp.methods("loss") if method not in SKIPPED]
-        for method in methods if device == "cuda" else [FLOOR, *methods]:
+        for method in methods if device == "cuda" else [*FLOORS, *methods]:
             steps = {form: make_step(method, losses, form) for form in FORMS}
             times = compare(stacked_sum | steps, rounds=9, seconds=0.02, warm_up=40)
             row: dict[str, Any] = {"device": device, "method": method, "T": tasks}

@@ -101,8 +101,8 @@ class EMAUWO(Weighting):
             if not (mean <= FLOOR or abs(loss) <= OUTLIER * mean):
                 return None  # the first loss, as the mean is NaN, or a loss to limit
         # Not in Python floats: the last bit of `lerp` in float32 depends on the machine.
-        current = floats_to_tensor(losses, self._last.dtype)
-        moved = torch.lerp(current, average.to(current), self.beta)
+        dtype = self._last.dtype
+        moved = torch.lerp(floats_to_tensor(losses, dtype), average.to(dtype), self.beta)
         if learning:
             moved = average.copy_(moved)
         return _floats.uw_o(losses, moved.tolist(), normalise=True)

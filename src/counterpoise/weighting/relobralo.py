@@ -14,7 +14,7 @@ from ..functional._masking import clamp_to_dtype
 from ..functional._random import draw_floats
 from ..inputs import PerTask, check_number
 from ..registry import register
-from ._state_floats import read_floats, write_floats
+from ._state_floats import read_floats, read_integer, write_floats, write_integer
 from .base import Weighting
 
 
@@ -132,8 +132,9 @@ class ReLoBRaLo(Weighting):
         kept = read_floats(self, "weight")
         if not learning:
             return _floats.weighted_sum(kept, losses)
-        first, counter, temperature = read_floats(self, "first"), self.counter, self.temperature
-        if draw_floats(uniform, int(self.seed), int(counter), 1)[0] >= self.expected_rho:
+        first, temperature = read_floats(self, "first"), self.temperature
+        seed, counter = read_integer(self, "seed"), read_integer(self, "counter")
+        if draw_floats(uniform, seed, counter, 1)[0] >= self.expected_rho:
             kept = _float_rules.ratio_weights(losses, first, temperature=temperature)
         new = _float_rules.relobralo_weights(
             losses, read_floats(self, "previous"), kept, alpha=self.alpha, temperature=temperature
@@ -142,7 +143,7 @@ class ReLoBRaLo(Weighting):
         if isnan(sum(first)):
             state["first"] = [x if isnan(old) else old for old, x in zip(first, losses, strict=True)]
         weights = write_floats(self, **state)[0]
-        counter.add_(1)
+        write_integer(self, "counter", counter + 1)
         return _floats.weighted_sum(weights, losses)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:

@@ -13,6 +13,7 @@ from ..functional._masking import masked_softmax
 from ..functional._random import draw_floats
 from ..inputs import PerTask
 from ..registry import register
+from ._state_floats import read_integer, write_integer
 from .base import Weighting
 
 
@@ -103,10 +104,10 @@ class RLW(Weighting):
         return True
 
     def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
-        counter = self.counter
-        weights = _floats.softmax(draw_floats(normal, int(self.seed), int(counter), len(losses)))
+        seed, counter = read_integer(self, "seed"), read_integer(self, "counter")
+        weights = _floats.softmax(draw_floats(normal, seed, counter, len(losses)))
         if learning:
-            counter.add_(1)
+            write_integer(self, "counter", counter + 1)
         return _floats.weighted_sum(weights, losses)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:

@@ -12,7 +12,7 @@ from ..functional._floats import FloatStep
 from ..inputs import PerTask, check_number
 from ..registry import register
 from ._epochs import EpochWeighting
-from ._state_floats import read_floats
+from ._state_floats import read_floats, read_integer
 
 
 @register(
@@ -111,7 +111,7 @@ class STCH(EpochWeighting):
         self.register_buffer("nadir", torch.ones(self.shape))
 
     def weigh_epoch_floats(self, losses: list[float]) -> FloatStep:
-        if int(self.epoch) <= self.warmup:
+        if read_integer(self, "epoch") <= self.warmup:
             return _floats.log_sum(losses)
         return _floats.stch(losses, read_floats(self, "nadir"), mu=self.mu)
 
