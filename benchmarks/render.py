@@ -177,6 +177,21 @@ def many_tasks_by_method() -> str:
     return "\n".join([*lines, "", origin(content["machine"], content["rows"][0]["threads"])])
 
 
+def lean_or_loop() -> str:
+    """Return the table of lean passes and of the automatic choice: ratios to a loop."""
+    content = load("passes_crossover_cpu")
+    ratios = {(row["batch"], row["width"], row["T"], row["case"]): row["ratio"] for row in content["rows"]}
+    sizes = sorted({tasks for _, _, tasks, _ in ratios})
+    lines = [
+        "| batch | width |" + "".join(f" T = {tasks} |" for tasks in sizes),
+        "| ---: | ---: |" + " ---: |" * len(sizes),
+    ]
+    for batch, width in dict.fromkeys((batch, width) for batch, width, _, _ in ratios):
+        cells = [[ratios[batch, width, tasks, case] for case in ("lean", "auto")] for tasks in sizes]
+        lines.append(f"| {batch} | {width} |" + "".join(f" {lean:.2f}; {auto:.2f} |" for lean, auto in cells))
+    return "\n".join([*lines, "", origin(content["machine"], content["rows"][0]["threads"])])
+
+
 def large_models(times: str, memory: str) -> str:
     """Return the table of large models: time and peak memory relative to a plain step."""
     content = load(times)
@@ -204,6 +219,7 @@ def main() -> None:
         "forms": methods_by_tasks("loss_space_forms_cpu", lambda row: f"{row['dictionary']:.2f} ×"),
         "many tasks": many_tasks(),
         "many tasks by method": many_tasks_by_method(),
+        "lean or loop": lean_or_loop(),
         "large models": large_models("passes_large_cpu", "passes_memory_cpu"),
         "dense": dense(),
         "diagnostics": diagnostics(),
