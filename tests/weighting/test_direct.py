@@ -190,3 +190,14 @@ def test_ratios_that_overflow_take_the_general_way(losses: list[float]) -> None:
         balancer(torch.tensor(batch, dtype=torch.float64, requires_grad=True))
         assert balancer.weights is not None
         assert torch.isfinite(balancer.weights).all()
+
+
+def test_dwa_weights_follow_the_precision_of_its_state() -> None:
+    balancer, batch = cp.DWA(2), torch.tensor([1.0, 3.0])
+    for factor in (1.0, 0.7):
+        balancer(factor * batch.sqrt().requires_grad_())
+        balancer.epoch_end()
+    balancer(batch.clone().requires_grad_())
+    balancer.double()(batch.double().requires_grad_())
+    assert balancer.weights is not None
+    assert torch.equal(balancer.weights, cp.functional.dwa_weights(balancer.last, balancer.before_last))

@@ -74,6 +74,8 @@ class DWA(EpochWeighting):
 
     last: Tensor
     before_last: Tensor
+    _epoch_weights: list[float]  # they change after an epoch only
+    _weights_of: object = None  # mean losses, temperature and precision that they were computed from
 
     def __init__(
         self,
@@ -104,19 +106,17 @@ class DWA(EpochWeighting):
         self.temperature = temperature
         self.register_buffer("last", torch.full(self.shape, torch.nan))
         self.register_buffer("before_last", torch.full(self.shape, torch.nan))
-        self._epoch_weights: list[float] = []  # they change after an epoch only
-        self._weights_of: object = None  # the mean losses and the temperature that they were computed from
 
     @property
     def normalised(self) -> bool:
         return True
 
     def weigh_epoch_floats(self, losses: list[float]) -> FloatStep:
-        last, before_last = read_floats(self, "last"), read_floats(self, "before_last")
-        means = [None if isnan(mean) else mean for mean in (*last, *before_last)], self.temperature
-        if self._weights_of != means:
-            weights = dwa_weights(self.last, self.before_last, temperature=self.temperature)
-            self._weights_of, self._epoch_weights = means, weights.tolist()
+        last, temperature = self.last, self.temperature
+        means = [None if isnan(mean) else mean for mean in (*last.tolist(), *read_floats(self, "before_last"))]
+        if self._weights_of != (means, temperature, last.dtype):
+            weights = dwa_weights(last, self.before_last, temperature=temperature)
+            self._weights_of, self._epoch_weights = (means, temperature, last.dtype), weights.tolist()
         return _floats.weighted_sum(self._epoch_weights, losses)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
