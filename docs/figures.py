@@ -15,7 +15,7 @@ from recorded import read_first_table
 from recorded_leaderboard import recorded_board, recorded_costs
 
 import counterpoise as cp
-from counterpoise.lab.report.figures.leaderboard import frontier, overview
+from counterpoise.lab.report.figures.leaderboard import RECOMMENDED, frontier, overview
 from counterpoise.lab.report.figures.render_matplotlib import render
 from counterpoise.lab.report.pdf_figures import reflow
 
@@ -287,8 +287,8 @@ def cost_growth() -> Figure:
 
 
 def learned_worlds() -> Figure:
-    """Plot seven methods relative to the plain sum in each world."""
-    methods = ("Nash-MTL", "CAGrad", "FAMO", "UW-O", "BPGS", "Kendall", "UW-SO")
+    """Plot nine methods relative to the plain sum in each world."""
+    methods = ("Nash-MTL", "CAGrad", *RECOMMENDED, "FAMO", "UW-O", "BPGS", "Kendall", "UW-SO")
     return render(reflow(overview(list(recorded_board().values()), methods)))
 
 

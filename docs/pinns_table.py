@@ -237,7 +237,7 @@ def recorded_section(folder: Path = RESULTS) -> str:
     main = {title: main_table(tables[name]) for name, title in EQUATIONS.items()}
     groups = {
         "Methods that combine the gradients of the terms": GRADIENT_SPACE,
-        "Methods that need one backward pass": ONE_PASS,
+        "Methods that need one backward pass, and some of them one per term every few steps": ONE_PASS,
     }
     parts = [f"{intro}:\n\n{join_tables(main, methods)}" for intro, methods in groups.items()]
     constant = {

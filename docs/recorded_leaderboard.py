@@ -8,7 +8,7 @@ import pandas as pd
 from counterpoise.lab.report import collect_runs
 from counterpoise.lab.report.leaderboard import Estimate, WorldStandings, compare_scores, leaderboard
 from counterpoise.lab.report.leaderboard_cost import Cost, step_costs
-from counterpoise.lab.report.leaderboard_text import format_estimate
+from counterpoise.lab.report.leaderboard_text import format_estimate, unequal_settings
 from counterpoise.lab.report.leaderboard_worlds import PLAIN_SUM
 from counterpoise.lab.report.run_scores import collect_scores
 from counterpoise.lab.report.variants import report_variants
@@ -67,9 +67,12 @@ def against(world: str, method: str, other: str = PLAIN_SUM, study: str = "") ->
 
 
 def compared(world: str, method: str, other: str = PLAIN_SUM, study: str = "", *, interval: bool = True) -> str:
-    """Return `against` as text, with or without its interval."""
-    text = format_estimate(recorded_board()[world].world, against(world, method, other, study))
-    return text if interval else text.split(" [")[0]
+    """Return `against` as text, with its interval and the settings in which the methods differ, or without these."""
+    found = recorded_board()[world].world
+    text = format_estimate(found, against(world, method, other, study))
+    if not interval:
+        return text.split(" [")[0]
+    return text + "".join(f" ({note})" for note in unequal_settings(found, method, other) if text != "–")
 
 
 def table_link(study: str, title: str) -> str:

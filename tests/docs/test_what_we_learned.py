@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from helpers.paths import ROOT
 
+from counterpoise.lab.report.leaderboard_text import answers
 from counterpoise.lab.report.leaderboard_worlds import WORLDS
 from counterpoise.lab.studies import STUDIES
 
@@ -20,10 +21,25 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("what_we_learned")
 
 
-@pytest.mark.parametrize("page", ["docs/what-we-learned.md", "docs/choosing.md", "docs/index.md", "README.md"])
+@pytest.mark.parametrize("page", ["what-we-learned", "choosing", "index", "pinns", "README"])
 def test_generated_blocks_follow_from_the_recorded_results(script: Any, page: str) -> None:
-    path = ROOT / page
+    path = ROOT / (f"docs/{page}.md" if page != "README" else "README.md")
     assert path.read_text(encoding="utf-8") == script.generate(path), "run python docs/what_we_learned.py"
+
+
+def test_recommendation_for_pinns_is_the_same_on_all_pages(script: Any) -> None:
+    recommendation = importlib.import_module("pinn_recommendation")
+    recorded = importlib.import_module("recorded_leaderboard")
+    _, use, why = recommendation.pinn_row()
+    answer = next(a for a in answers(list(recorded.recorded_board().values()), recorded.recorded_costs())
+                  if "physics-informed" in a.question)  # fmt: skip
+    for page in ("README.md", "docs/choosing.md", "docs/index.md"):
+        assert f"| {use} | {why} |" in (ROOT / page).read_text(encoding="utf-8"), page
+    for code in answer.code:
+        assert code in (ROOT / "docs/pinns.md").read_text(encoding="utf-8")
+        assert code.replace("tasks", "…") in use
+    assert 'reference="residual"' in use
+    assert "`cp.NashMTL(…)`" in use
 
 
 def test_leaderboard_follows_from_the_recorded_results(script: Any) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +12,19 @@ import pandas as pd
 import pytest
 from helpers.browser import Open, overflow
 from helpers.empty_figures import write_empty_figures
+from helpers.paths import ROOT
 
 import counterpoise as cp
 from counterpoise.lab.data.qm9 import TARGETS
+from counterpoise.lab.metrics.dense import PAPER_DELTA
 from counterpoise.lab.report import collect_runs, write_page
 from counterpoise.lab.report.card_pictures import card_picture
 from counterpoise.lab.report.figures.leaderboard import frontier
 from counterpoise.lab.report.figures.spec import Points, TextLabel
 from counterpoise.lab.report.leaderboard import WorldStandings, at_chosen_rates, leaderboard
-from counterpoise.lab.report.leaderboard_cost import step_costs
-from counterpoise.lab.report.leaderboard_page import leaderboard_section
-from counterpoise.lab.report.leaderboard_text import answers, format_estimate, usage, verdict
+from counterpoise.lab.report.leaderboard_cost import STEP_TIMES, step_costs
+from counterpoise.lab.report.leaderboard_page import best_at_more_seeds, head_to_head_table, leaderboard_section
+from counterpoise.lab.report.leaderboard_text import answers, format_estimate, pinn_methods, usage, verdict
 from counterpoise.lab.report.leaderboard_worlds import PLAIN_SUM, WORLDS, method_labels, recipes
 from counterpoise.lab.studies import STUDIES
 
@@ -168,7 +171,7 @@ def test_answers_follow_the_numbers(board: dict[str, WorldStandings], physics: W
     assert "The plain sum: −50.0 %" in units.text
     assert "Not if a loss can be driven to zero: BPGS fails on physics-informed networks." in units.text
     assert pinn.short == "LRA, or DCGD at one backward pass per loss."
-    assert pinn.code == ("cp.LRA(tasks)", "cp.DCGD(tasks)")
+    assert pinn.code == ('cp.LRA(tasks, reference="residual")', 'cp.DCGD(tasks, residual="residual")')
     assert pinn.text.startswith("Against the plain sum, LRA: error 10 × lower; DCGD: error 20 × lower.")
     assert "Avoid BPGS: errors more than 5 times those of the plain sum" in pinn.text
     assert similar.short == "The plain sum."
@@ -181,7 +184,55 @@ def test_answers_follow_the_numbers(board: dict[str, WorldStandings], physics: W
     found = answers(leaderboard({"tabular": worse}), costs)
     assert [answer.short for answer in found[:2]] == ["Weights that undo the units, set by hand.", "The plain sum."]
     assert "No method reaches the hand-tuned sum" in found[0].text
-    assert "BPGS scores lower" in found[1].text
+    assert "BPGS is shown to score lower" in found[1].text
+
+
+def test_methods_for_pinns_are_chosen_at_all_runs_that_they_share() -> None:
+    """CAGrad has lower errors at the seeds of the plain sum, Nash-MTL at all ten."""
+    late = {"CAGrad": 0.02, "Nash-MTL": 0.01}
+    early = {"Sum": 0.1, "LRA": 0.01, "CAGrad": 0.004, "Nash-MTL": 0.005}
+    name, noise = "pinn-helmholtz", [1.0, 1.1, 0.9]
+    frames = [
+        study_frame(name, early, lambda m, c, s: early[m] * noise[s % 3], (5, 6, 7, 100, 101), "rel_l2"),
+        study_frame(name, late, lambda m, c, s: late[m], range(8, 15), "rel_l2"),
+    ]
+    (standings,) = leaderboard({name: pd.concat(frames)})
+    costs = step_costs({})
+    assert standings.ranked[0].method == "CAGrad"
+    assert standings.order_by_error(["CAGrad", "Nash-MTL"]) == ["Nash-MTL", "CAGrad"]
+    assert [s.method for s in pinn_methods(standings, costs)] == ["LRA", "Nash-MTL"]
+    assert best_at_more_seeds(standings) == "lowest error at 10 seeds: Nash-MTL"
+    (pinn, *_) = answers([standings], costs)
+    assert pinn.short == "LRA, or Nash-MTL at one backward pass per loss."
+    assert "lowest errors of the methods with one backward pass per loss (10 seeds)" in pinn.text
+    slow = early | {"Nash-MTL": 0.05, "CAGrad": 0.05}
+    worse = study_frame(name, slow, lambda m, c, s: slow[m] * noise[s % 3] ** (m == "LRA"), (5, 6, 7), "rel_l2")
+    (standings,) = leaderboard({name: pd.concat([worse, worse.assign(seed=worse["seed"] + 95)])})
+    assert [s.method for s in pinn_methods(standings, costs)] == ["LRA"], "the others are shown to be worse"
+
+
+def test_comparison_with_unequal_settings_says_so() -> None:
+    study, scores = STUDIES["nyuv2"], {"Static": 1.0, "Kendall": 0.9, "BPGS": 0.8}
+    condition = next(c.key for c in study.conditions if not c.options)
+    rows = [
+        {"method": m, "condition": condition, "seed": s} | dict.fromkeys(PAPER_DELTA, score * (1 + score * s / 50))
+        for m, score in scores.items()
+        for s in range(3)
+    ]
+    (standings,) = leaderboard({"nyuv2": pd.DataFrame(rows)})
+    (against,) = answers([standings], step_costs({}))
+    assert "unequal clips)" in against.text
+    table = head_to_head_table([standings], "BPGS", "Kendall")
+    assert table
+    assert table.rows[0][-2:] == ["3", "unequal clips"]
+
+
+def test_step_times_are_those_of_the_benchmarks() -> None:
+    rows = json.loads((ROOT / "benchmarks" / "results" / "gradient_space_cuda.json").read_text())["rows"]
+    ratios = {row["case"]: row["ratio"] for row in rows if row["precision"] == "float32"}
+    for method, (whole, features) in STEP_TIMES.items():
+        assert whole == round(ratios[f"{method}, loop"], 2)
+        assert features == round(ratios[f"{method}, features"], 2)
 
 
 def test_answer_names_the_best_method_where_the_plain_sum_was_not_run() -> None:
@@ -201,7 +252,7 @@ def test_usage_is_code_that_builds_the_method() -> None:
         code = usage(recipe)
         if code:
             assert isinstance(eval(code, {"cp": cp, "tasks": ["residual", "boundary"]}), cp.Balancer), name
-    assert usage(recipes()["LRA (mean/mean)"]) == 'cp.LRA(tasks, form="mean-mean")'
+    assert usage(recipes()["LRA (mean/mean)"]) == 'cp.LRA(tasks, reference="residual", form="mean-mean")'
     assert usage(recipes()["BPGS + CAGrad"]).endswith("weighting=cp.BPGS(tasks))")
 
 
@@ -304,7 +355,7 @@ def test_page_opens_with_answers_figures_and_cards(
     (tmp_path / "runs").mkdir()
     frame.assign(epochs=100).to_csv(tmp_path / "runs" / "tabular.csv", index=False)
     files = write_page(collect_runs([tmp_path]), tmp_path / "page")
-    assert {"leaderboard.csv", "leaderboard.md", "leaderboard.png"} <= {path.name for path in files}
+    assert {"leaderboard.csv", "head-to-head.csv", "leaderboard.png"} <= {path.name for path in files}
     page = open_page(files[0], width=390)
     assert page.locator("main > section").first.get_attribute("id") == "leaderboard"
     assert page.locator(".answers dt").count() == 3
@@ -312,5 +363,11 @@ def test_page_opens_with_answers_figures_and_cards(
     assert "BPGS" in page.locator("#world-tables-rescaled li").first.inner_text()
     for link in page.locator(".answers a, .card a").all():
         assert page.locator(link.get_attribute("href") or "missing").count() == 1
+    runs = page.locator("#table-tables td:last-child a").first.get_attribute("href") or "missing"
+    assert runs.endswith("runs/tabular.csv")
+    assert (files[0].parent / runs).is_file()
+    page.locator('.answers a[href="#table-head-to-head"]').click()
+    assert page.locator("#table-head-to-head tbody th").first.inner_text() == "Tables"
+    assert page.locator("#table-head-to-head").is_visible()
     page.locator("details").evaluate_all("all => all.forEach(d => d.open = true)")
     assert overflow(page) == 0

@@ -25,6 +25,7 @@ from counterpoise.lab.report.figures.study_figures import study_figures
 from counterpoise.lab.report.run_scores import collect_histories, collect_scores, keep_best_rates
 from counterpoise.lab.studies import STUDIES
 from counterpoise.lab.studies.claims import Claim, Statement, combined_sd, higher, relative_drop, score, value_range
+from counterpoise.lab.studies.pinn import two_deviations
 
 STUDY = STUDIES["rescaling"]
 
@@ -46,6 +47,20 @@ def test_contradicted_claim_does_not_hold() -> None:
     worse = paper_scores(STUDY, noise=0.002, shift=-0.2)
     assert judged(higher("BPGS", ["Kendall"], ["×1000"]), worse).verdict == "does not hold"
     assert judged(higher("BPGS", ["Kendall"], ["×1000"]), paper_scores(STUDY, noise=0.002)).verdict == "holds"
+
+
+def test_errors_are_compared_with_published_ones_by_their_factor() -> None:
+    """An error far below a published one does not agree with it, even if two deviations reach below zero."""
+    for ours, verdict, note in (
+        (0.0035, "does not hold", "lower than published"),
+        (0.05, "holds", ""),
+        (0.5, "does not hold", "higher than published"),
+    ):
+        results = paper_scores(STUDY, noise=0.0).assign(macro=ours)
+        factor = two_deviations(0.0735, 0.0390)
+        judgement = judged(score("BPGS", "×1").within_factor(0.0735, factor), results)
+        assert (judgement.verdict, judgement.decisive.note) == (verdict, note)
+        assert note in ledger.markdown([judgement])
 
 
 def test_paired_seeds_decide_small_differences() -> None:

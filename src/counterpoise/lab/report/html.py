@@ -143,6 +143,7 @@ def render_page(page: Page, collected: CollectedRuns) -> str:
         leaderboard=page.leaderboard,
         leaderboard_figures=[html_figure(name, spec) for name, spec in page.leaderboard.figures.items()],
         printed_table=printed_table,
+        run_files=run_files,
         repeated_titles=_repeated(section.title for section in page.sections),
         counts={verdict: sum(row.verdict == verdict for row in page.rows) for verdict in VERDICT_ORDER},
         collected=collected,
@@ -156,6 +157,15 @@ def render_page(page: Page, collected: CollectedRuns) -> str:
         packed=PackedFigures(),
         plotly=compressed_plotly(),
     )
+
+
+def run_files(sections: Iterable[StudySection], studies: Sequence[str]) -> dict[str, str]:
+    """Return the files of the runs of some studies by title."""
+    return {
+        f"{section.title} {section.variant}".strip(): f"{section.folder}runs/{section.study}.csv"
+        for section in sections
+        if section.study in studies
+    }
 
 
 class PackedFigures:

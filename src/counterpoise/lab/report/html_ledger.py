@@ -93,7 +93,8 @@ def _result(judgement: Judgement) -> dict[str, str]:
 
 def _format_finding(finding: Finding) -> str:
     ours, low, high = (_signed(value, finding.decimals) for value in (finding.ours, finding.low, finding.high))
-    return ours if finding.low != finding.low else f"{ours} [{low}, {high}]"
+    text = ours if finding.low != finding.low else f"{ours} [{low}, {high}]"
+    return f"{text}, {finding.note}" if finding.note else text
 
 
 def _signed(value: float, decimals: int) -> str:

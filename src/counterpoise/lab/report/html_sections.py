@@ -111,8 +111,8 @@ def study_section(
     facts = [f"{count} runs", tables.format_seeds(sorted(seeds - set(study.rate_seeds) or seeds))]
     if variant.device:
         facts.append(variant.device)
-    if missing := variant.missing.get(study.name):
-        facts.append(f"{missing} of its grid missing")
+    if variant.missing.get(study.name):
+        facts.append(_missing_runs(study, cells))
     agreement = ledger.agreement(study, frame)
     return StudySection(
         study.name,
@@ -130,6 +130,18 @@ def study_section(
         run_groups(cells, collected),
         [name for name in files if Path(name).stem in (study.name, f"{study.name}-ranks", *figures)],
     )
+
+
+def _missing_runs(study: Study, cells: Sequence[Cell]) -> str:
+    """Say how many methods of a study were not run, or not at all of its seeds."""
+    seeds: dict[str, set[int]] = {}
+    for cell in cells:
+        seeds.setdefault(cell.method, set()).add(cell.run.seed)
+    fewer = sum(not found >= set(study.seeds) for found in seeds.values())
+    parts = [f"{len(study.methods) - len(seeds)} of {len(study.methods)} methods not run"]
+    parts = [] if len(seeds) == len(study.methods) else parts
+    parts += [f"{fewer} at fewer seeds than {tables.format_seeds(study.seeds)}"] if fewer else []
+    return ", ".join(parts) or "some conditions not run"
 
 
 def section_anchor(study: Study, folder: str) -> str:
@@ -156,7 +168,7 @@ def _study_tables(report: Report, study: Study) -> list[HtmlTable]:
 def _cell(entry: tables.Entry, ours: Highlight, paper: Highlight) -> dict[str, Any]:
     return {
         "text": _with_minus(entry.ours()), "mark": ours, "paper": _with_minus(entry.paper()), "paper_mark": paper,
-        "differs": not entry.agrees,
+        "differs": not entry.agrees, "link": "",
     }  # fmt: skip
 
 
@@ -164,8 +176,8 @@ def _with_minus(text: str) -> str:
     return text.replace("-", "−")
 
 
-def _plain_cell(text: str, mark: Highlight = "") -> dict[str, Any]:
-    return {"text": text, "mark": mark, "paper": "", "paper_mark": "", "differs": False}
+def _plain_cell(text: str, mark: Highlight = "", link: str = "") -> dict[str, Any]:
+    return {"text": text, "mark": mark, "paper": "", "paper_mark": "", "differs": False, "link": link}
 
 
 def _ranking_table(ranking: ranks.Ranking) -> HtmlTable:
@@ -178,9 +190,12 @@ def _ranking_table(ranking: ranks.Ranking) -> HtmlTable:
     return HtmlTable(f"{ranking.part} (Friedman p = {ranking.p:.2g})", ["average rank", "mean score"], rows)
 
 
-def printed_table(table: ranks.PrintedTable) -> HtmlTable:
-    """Return a table of texts for the page."""
-    rows = [(name, [_plain_cell(text) for text in texts]) for name, *texts in table.rows]
+def printed_table(table: ranks.PrintedTable, link: str = "") -> HtmlTable:
+    """Return a table of texts for the page. The cells of its last column link to `link`, if it is given."""
+    rows = [
+        (name, [*(_plain_cell(text) for text in texts), _plain_cell(last, link=link)])
+        for name, *texts, last in table.rows
+    ]
     note = f" ({table.note})" if table.note else ""
     return HtmlTable(f"{table.title}{note}", table.heads[1:], rows)
 

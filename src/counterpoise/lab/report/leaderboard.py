@@ -53,7 +53,12 @@ class WorldStandings:
     scores: pd.DataFrame  # a row per problem, metric and seed, a column per method
     seeds: tuple[int, ...]
     problems: tuple[str, ...]
-    without_sum: pd.DataFrame  # as `scores`, for the problems on which the plain sum was not run
+    every: pd.DataFrame  # as `scores`, with the problems and seeds at which the plain sum was not run
+
+    @property
+    def without_sum(self) -> pd.DataFrame:
+        """The scores of the problems on which the plain sum was not run."""
+        return self.every[~self.every.index.get_level_values("problem").isin(self.problems)]
 
     @property
     def ranked(self) -> list[Standing]:
@@ -67,6 +72,15 @@ class WorldStandings:
         if method not in self.scores or other not in self.scores:
             return None
         return compare_scores(self.world, self.scores[method], self.scores[other])
+
+    def order_by_error(self, methods: Sequence[str]) -> list[str]:
+        """Sort methods by the number of others that have larger errors, each pair at all runs that both have.
+
+        Other than the ranks, this includes runs at seeds and on problems at which the plain sum was not run.
+        """
+        logs = np.log(self.every[list(methods)].clip(lower=SMALLEST))
+        wins = {method: sum((logs[method] - logs[other]).mean() < 0 for other in methods) for method in methods}
+        return sorted(methods, key=lambda method: -wins[method])
 
     def best_without_sum(self) -> dict[str, str]:
         """Return the method with the lowest errors on each problem on which the plain sum was not run."""
@@ -172,8 +186,7 @@ def _standings(world: World, runs: pd.DataFrame) -> WorldStandings:
     standings = [standing for standing in standings if standing.runs]
     standings.sort(key=_order)
     seeds, problems = (tuple(scores.index.get_level_values(level).unique()) for level in ("seed", "problem"))
-    without_sum = every[~every.index.get_level_values("problem").isin(problems)]
-    return WorldStandings(world, tuple(standings), scores, seeds, problems, without_sum)
+    return WorldStandings(world, tuple(standings), scores, seeds, problems, every)
 
 
 def _order(standing: Standing) -> tuple[float, float]:

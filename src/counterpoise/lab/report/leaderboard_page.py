@@ -6,20 +6,23 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from . import ranks
 from .card_pictures import CardPicture, FinishedCells, card_picture
 from .figures.leaderboard import frontier, overview
 from .figures.spec import FigureSpec
-from .leaderboard import Standing, WorldStandings, leaderboard
+from .leaderboard import SMALLEST, Standing, WorldStandings, leaderboard
 from .leaderboard_cost import Cost, step_costs
-from .leaderboard_text import Answer, answers, format_estimate, verdict
+from .leaderboard_text import Answer, answers, format_estimate, unequal_settings, verdict
 from .leaderboard_worlds import PLAIN_SUM, TUNED_SUM
 from .ranks import PrintedTable
 from .tables import format_seeds
 
 CARD_METHODS = 3
+COMPARED = ("BPGS", "Kendall")
+VERDICTS = {1: "better", -1: "worse", 0: "undecided"}
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class LeaderboardSection:
     answers: list[Answer] = field(default_factory=list)
     cards: list[WorldCard] = field(default_factory=list)
     figures: dict[str, FigureSpec] = field(default_factory=dict)
+    head_to_head: PrintedTable | None = None
     texts: dict[str, str] = field(default_factory=dict)  # files beside the page, by name
 
 
@@ -75,9 +79,11 @@ def leaderboard_section(
         answers(board, costs),
         cards,
         {"leaderboard": overview(board), "leaderboard-cost": frontier(board, costs)},
+        head_to_head_table(board, *COMPARED),
         {
             "tables/leaderboard.md": ranks.markdown(card.table for card in cards),
             "tables/leaderboard.csv": leaderboard_csv(board, costs),
+            "tables/head-to-head.csv": head_to_head_csv(board, *COMPARED),
         },
     )
 
@@ -89,6 +95,8 @@ def world_card(standings: WorldStandings, costs: Mapping[str, Cost], picture: Ca
     problems = len(standings.problems)
     facts = [f"{problems} problem{'s' if problems > 1 else ''}", format_seeds(standings.seeds)]
     facts.append(f"{len(standings.ranked)} methods ranked")
+    if more := best_at_more_seeds(standings):
+        facts.append(more)
     return WorldCard(
         world.name,
         world.title,
@@ -102,6 +110,46 @@ def world_card(standings: WorldStandings, costs: Mapping[str, Cost], picture: Ca
     )
 
 
+def best_at_more_seeds(standings: WorldStandings) -> str:
+    """Name the method with the lowest errors at more seeds than the plain sum has; "" if there are no such runs."""
+    every = standings.every[standings.every.index.get_level_values("problem").isin(standings.problems)]
+    seeds = every.index.get_level_values("seed").nunique()
+    complete = [s.method for s in standings.ranked if every[s.method].notna().all()]
+    if standings.world.unit != "factor" or seeds <= len(standings.seeds) or not complete:
+        return ""
+    return f"lowest error at {seeds} seeds: {np.log(every[complete].clip(lower=SMALLEST)).mean().idxmin()}"
+
+
+def head_to_head_table(board: Sequence[WorldStandings], method: str, other: str) -> PrintedTable | None:
+    """Return the comparison of two methods in each world; None if no world has both."""
+    rows = []
+    for standings in board:
+        if (estimate := standings.compare(method, other)) is not None:
+            cells = [format_estimate(standings.world, estimate), VERDICTS[verdict(standings.world, estimate)]]
+            notes = ", ".join(unequal_settings(standings.world, method, other))
+            rows.append([standings.world.title, *cells, str(_shared_runs(standings, method, other)), notes])
+    heads = ["world", "difference", "verdict", "pairs of runs", "note"]
+    return PrintedTable(heads, rows, f"{method} against {other}", "95 % intervals over seeds, paired") if rows else None
+
+
+def head_to_head_csv(board: Sequence[WorldStandings], method: str, other: str) -> str:
+    """Return a row per world with the comparison of two methods."""
+    found = [(s, estimate) for s in board if (estimate := s.compare(method, other)) is not None]
+    rows = [
+        {"world": s.world.name, "unit": s.world.unit, "method": method, "other": other}
+        | {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+        | {"pairs": _shared_runs(s, method, other), "note": ", ".join(unequal_settings(s.world, method, other))}
+        for s, estimate in found
+    ]
+    return str(pd.DataFrame(rows).to_csv(index=False, float_format="%.6g"))
+
+
+def _shared_runs(standings: WorldStandings, method: str, other: str) -> int:
+    """Return the number of pairs of runs on the same problem and seed."""
+    pairs = standings.scores[[method, other]].dropna().index
+    return len(pairs.droplevel("metric").unique())
+
+
 def _gain(standings: WorldStandings, standing: Standing) -> float:
     """Return by how much a method is better than the plain sum, 0 if it is not: in %, or as the log of a factor."""
     if standing.against_sum is None:
@@ -111,8 +159,9 @@ def _gain(standings: WorldStandings, standing: Standing) -> float:
 
 
 def _card_row(standings: WorldStandings, standing: Standing, costs: Mapping[str, Cost], longest: float) -> CardRow:
-    decided = {1: "better", -1: "worse", 0: "undecided"}[verdict(standings.world, standing.against_sum)]
-    comparison = format_estimate(standings.world, standing.against_sum)
+    decided = VERDICTS[verdict(standings.world, standing.against_sum)]
+    notes = unequal_settings(standings.world, standing.method, PLAIN_SUM)
+    comparison = ", ".join([format_estimate(standings.world, standing.against_sum), *notes])
     width = round(100 * _gain(standings, standing) / longest)
     return CardRow(standing.method, comparison, decided, str(costs[standing.method]), width)
 

@@ -8,13 +8,16 @@ import counterpoise as cp
 
 from ..engine import Recipe
 from .leaderboard import Estimate, Standing, WorldStandings
-from .leaderboard_cost import Cost
+from .leaderboard_cost import STEP_TIMES, Cost
 from .leaderboard_worlds import PLAIN_SUM, World, recipes
 
-FIGURE = "figure-leaderboard"
+COST_FIGURE, HEAD_TO_HEAD = "figure-leaderboard-cost", "table-head-to-head"
+"""Anchors of numbers on the page."""
 MAX_NAMES = 4
 COLLAPSE = 0.2
 """A method whose errors are more than 1 / COLLAPSE times those of the plain sum is advised against."""
+RESIDUAL = {"lra": "reference", "dcgd": "residual"}
+"""Options that name the residual of a physics-informed network. In the studies it is the first loss, as by default."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def answers(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> list[
     if physics:
         written.append(_physics(physics, costs))
     if "tables" in found:
-        written.append(_similar_scales(found["tables"]))
+        written.append(_similar_scales(found["tables"], costs))
     written += _head_to_head(board, "BPGS", "Kendall")
     written += _cost(board, costs, "Nash-MTL")
     return written
@@ -76,10 +79,11 @@ def join(names: Sequence[str], word: str = "or") -> str:
 
 
 def usage(recipe: Recipe) -> str:
-    """Return how to build a method, e.g. `cp.LRA(tasks, form="mean-mean")`; "" if it is not a method of the library."""
+    """Return how to build a method, e.g. `cp.PCGrad(tasks)`; "" if it is not a method of the library."""
     if recipe.name not in cp.methods():
         return ""
-    values = {name: json.dumps(value) if isinstance(value, str) else repr(value) for name, value in recipe.options}
+    options = {name: "residual" for method, name in RESIDUAL.items() if method == recipe.name} | recipe.kwargs
+    values = {name: json.dumps(value) if isinstance(value, str) else repr(value) for name, value in options.items()}
     arguments = ["tasks", *(f"{name}={value}" for name, value in values.items())]
     if recipe.weighting is not None:
         arguments.append(f"weighting={usage(recipe.weighting)}")
@@ -120,20 +124,32 @@ def _different_units(standings: WorldStandings, costs: Mapping[str, Cost], physi
 
 
 def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
-    world = standings.world
-    ranked = sorted(_others(standings), key=_gain)
-    best = ranked[0]
-    cheap = [s for s in ranked if costs[s.method].passes != "each" and not s.method.startswith("Sum")]
-    first = cheap[0] if cheap else best
-    short = f"{first.method}." if first is best else f"{first.method}, or {best.method} at one backward pass per loss."
-    chosen = list(dict.fromkeys([first, best]))
+    world, chosen = standings.world, pinn_methods(standings, costs)
+    names = [s.method for s in chosen]
+    short = f"{names[0]}, or {names[1]} at one backward pass per loss." if len(names) > 1 else f"{join(names)}."
     compared = [f"{s.method}: {format_estimate(world, s.against_sum)}" for s in chosen]
     text = f"Against the plain sum, {'; '.join(compared)}. "
+    if len(names) > 1:
+        text += "" if verdict(world, standings.compare(*names)) else "These runs do not decide between the two. "
+        seeds = standings.every[names[1]].dropna().index.get_level_values("seed").nunique()
+        text += f"{names[1]} has the lowest errors of the methods with one backward pass per loss ({seeds} seeds). "
     collapsed = collapsed_methods(standings)
     if collapsed:
         text += f"Avoid {join(collapsed, 'and')}: errors more than {1 / COLLAPSE:.0f} times those of the plain sum. "
     text += _without_sum(standings) + _evidence(standings)
     return Answer("I train a physics-informed network.", short, text, f"world-{world.name}", _codes(chosen))
+
+
+def pinn_methods(standings: WorldStandings, costs: Mapping[str, Cost]) -> list[Standing]:
+    """Return the recommended methods for a physics-informed network: the cheap one, then that with a pass per loss.
+
+    The second is left out if it is shown to be worse than the first. Sums with fixed weights are left out.
+    """
+    found = {s.method: s for s in sorted(_others(standings), key=_gain) if not s.method.startswith("Sum")}
+    groups = [[name for name in found if (costs[name].passes == "each") == each] for each in (False, True)]
+    best = [standings.order_by_error(names)[0] for names in groups if names]
+    worse = len(best) > 1 and verdict(standings.world, standings.compare(best[1], best[0])) < 0
+    return [found[name] for name in best[: 1 if worse else 2]]
 
 
 def collapsed_methods(standings: WorldStandings) -> list[str]:
@@ -151,20 +167,21 @@ def _without_sum(standings: WorldStandings) -> str:
     return f"Where the plain sum was not run, the lowest errors are those of {join(parts, 'and')}. " if parts else ""
 
 
-def _similar_scales(standings: WorldStandings) -> Answer:
+def _similar_scales(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
     world, others = standings.world, _others(standings)
     better, worse = ([s for s in others if verdict(world, s.against_sum) == sign] for sign in (1, -1))
     if better:
         named = [f"{s.method} ({format_estimate(world, s.against_sum)})" for s in sorted(better, key=_gain)[:MAX_NAMES]]
         text = f"Of {len(others)} methods, only {join(named, 'and')} {_verb(better)} higher"
     else:
-        text = f"None of {len(others)} methods scores higher"
+        text = f"None of {len(others)} methods is shown to score higher"
     text += f", and {join([s.method for s in worse], 'and')} {_verb(worse)} lower" if worse else ""
     text += "; the other intervals contain 0" if len(better) + len(worse) < len(others) else ""
     text += f". {_evidence(standings)}"
-    return Answer(
-        "My losses have similar scales.", "The plain sum.", text, f"world-{world.name}", ("cp.Static(tasks)",)
-    )
+    expensive = [s for s in sorted(better, key=_gain) if costs[s.method].passes == "each"][:1]
+    short = f"The plain sum{''.join(f', or {s.method} at one backward pass per loss' for s in expensive)}."
+    codes = ("cp.Static(tasks)", *_codes(expensive))
+    return Answer("My losses have similar scales.", short, text, f"world-{world.name}", codes)
 
 
 def _head_to_head(board: Sequence[WorldStandings], method: str, other: str) -> list[Answer]:
@@ -172,8 +189,8 @@ def _head_to_head(board: Sequence[WorldStandings], method: str, other: str) -> l
     for standings in board:
         estimate = standings.compare(method, other)
         if estimate is not None:
-            text = f"{standings.world.title} ({format_estimate(standings.world, estimate)})"
-            sides[verdict(standings.world, estimate)].append(text)
+            numbers = [format_estimate(standings.world, estimate), *unequal_settings(standings.world, method, other)]
+            sides[verdict(standings.world, estimate)].append(f"{standings.world.title} ({', '.join(numbers)})")
     words = {1: "Better on", -1: "Worse on", 0: "Undecided on"}
     parts = [f"{words[side]} {join(worlds, 'and')}." for side, worlds in sides.items() if worlds]
     if not parts:
@@ -183,7 +200,12 @@ def _head_to_head(board: Sequence[WorldStandings], method: str, other: str) -> l
     (word, count), *rest = counts.items()
     short = f"{word} in {count} of {total} {'world' if total == 1 else 'worlds'}"
     short = ", ".join([short, *(f"{word} in {count}" for word, count in rest)])
-    return [Answer(f"Does {method} beat {other}?", f"{short[0].upper()}{short[1:]}.", " ".join(parts), FIGURE)]
+    return [Answer(f"Does {method} beat {other}?", f"{short[0].upper()}{short[1:]}.", " ".join(parts), HEAD_TO_HEAD)]
+
+
+def unequal_settings(world: World, method: str, other: str) -> list[str]:
+    """Return the settings in which two methods differ besides the method."""
+    return [text for name, text in world.unequal.items() if name in (method, other)]
 
 
 def _cost(board: Sequence[WorldStandings], costs: Mapping[str, Cost], method: str) -> list[Answer]:
@@ -193,8 +215,14 @@ def _cost(board: Sequence[WorldStandings], costs: Mapping[str, Cost], method: st
     cost = str(costs[method])
     ranks = [f"{rank.value:.1f} of {len(s.ranked)} on {s.world.title}" for s, rank in places]
     example = "With three losses, three backward passes instead of one. " if costs[method].passes == "each" else ""
+    if method in STEP_TIMES:
+        whole, features = STEP_TIMES[method]
+        example = (
+            f"With three tasks of a SegNet, a step takes {whole:.2f} × as long as a plain step, or {features:.2f} × at "
+            "the shared features (features=). "
+        )
     text = f"{example}Its mean ranks: {join(ranks, 'and')}."
-    return [Answer(f"What does {method} cost?", f"{cost[0].upper()}{cost[1:]} in each step.", text, FIGURE)]
+    return [Answer(f"What does {method} cost?", f"{cost[0].upper()}{cost[1:]} in each step.", text, COST_FIGURE)]
 
 
 def _evidence(standings: WorldStandings) -> str:
@@ -203,7 +231,7 @@ def _evidence(standings: WorldStandings) -> str:
 
 
 def _verb(standings: Sequence[Standing]) -> str:
-    return "score" if len(standings) > 1 else "scores"
+    return "are shown to score" if len(standings) > 1 else "is shown to score"
 
 
 def _others(standings: WorldStandings) -> list[Standing]:

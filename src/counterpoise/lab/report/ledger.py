@@ -29,9 +29,10 @@ class Finding:
     low: float  # of the bootstrap interval over seeds
     high: float
     effect: float  # mean over standard deviation of the quantity's values at single seeds
-    margin: float  # distance from failing, in units of the quantity; negative if it fails
+    margin: float  # distance from failing, in units of the quantity or as a logarithm; negative if it fails
     verdict: Verdict
     decimals: int = DECIMALS  # that are printed
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,8 @@ def _evaluate(
             # A single seed has no interval, unless the paper used that seed alone.
             low, high = _interval(part, values, len(seeds)) if len(seeds) > 1 or paper_seeds else (np.nan, np.nan)
         margin, verdict = _verdict(part, ours, low, high, paper_seeds, rounding(study.decimals))
-        findings.append(Finding(paper, ours, low, high, _effect(part, values), margin, verdict, study.decimals))
+        note = _direction(part, ours) if verdict == "does not hold" else ""
+        findings.append(Finding(paper, ours, low, high, _effect(part, values), margin, verdict, study.decimals, note))
     return tuple(findings)
 
 
@@ -138,19 +140,33 @@ def _verdict(
     An inequality is decided when the whole interval is on one side of the bound. Equality with a number of the paper is
     decided by the tolerance at the paper's seeds, and by the tolerance and the interval at other seeds.
     """
-    reach = part.tolerance + rounding_error
+    equality = part.relation in ("near", "factor")
+    reach = float(np.log(part.tolerance)) if part.relation == "factor" else part.tolerance + rounding_error
     if not np.isfinite(ours):
         return 0.0, "undecided"
     if not np.isfinite([low, high]).all():
-        inside = {">": ours - part.bound, "<": part.bound - ours, "near": reach - abs(ours - part.bound)}
-        return inside[part.relation], "undecided"
-    if part.relation == "near":
-        distance = abs(ours - part.bound) if paper_seeds else max(low - part.bound, part.bound - high, 0.0)
+        if equality:
+            return reach - _distance(part, ours, ours), "undecided"
+        return ours - part.bound if part.relation == ">" else part.bound - ours, "undecided"
+    if equality:
+        distance = _distance(part, ours, ours) if paper_seeds else _distance(part, low, high)
         return reach - distance, "holds" if distance <= reach else "does not hold"
     worst, best = (
         (low - part.bound, high - part.bound) if part.relation == ">" else (part.bound - high, part.bound - low)
     )
     return worst, "holds" if worst > 0 else "does not hold" if best < 0 else "undecided"
+
+
+def _distance(part: Comparison, low: float, high: float) -> float:
+    """Return the distance of an interval from the number of the paper, of their logarithms if a factor is allowed."""
+    if part.relation == "factor":
+        return float(np.log(max(low / part.bound, part.bound / high if high > 0 else np.inf, 1.0)))
+    return max(low - part.bound, part.bound - high, 0.0)
+
+
+def _direction(part: Comparison, ours: float) -> str:
+    """Say on which side of a published error ours is; "" for other comparisons."""
+    return f"{'lower' if ours < part.bound else 'higher'} than published" if part.relation == "factor" else ""
 
 
 def _statistics(values: dict[Score, Values], chosen: np.ndarray) -> Lookup:
@@ -178,7 +194,7 @@ def _effect(part: Comparison, values: dict[Score, Values]) -> float:
 
 def _paper_value(study: Study, part: Comparison) -> float:
     """Return the paper's value of a quantity: the stated number, or computed from the paper's tables."""
-    if part.relation == "near":
+    if part.relation in ("near", "factor"):
         return part.bound
 
     def lookup(score: Score) -> Values:
@@ -218,7 +234,7 @@ def _terminal_cell(judgement: Judgement) -> Text:
 
 def _format_interval(finding: Finding) -> str:
     ours, low, high = (_number(value, finding.decimals) for value in (finding.ours, finding.low, finding.high))
-    return f"{ours} [{low}, {high}]"
+    return f"{ours} [{low}, {high}]" + (f", {finding.note}" if finding.note else "")
 
 
 def _number(value: float, decimals: int) -> str:

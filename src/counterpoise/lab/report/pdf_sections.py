@@ -100,7 +100,8 @@ def abstract(page: Page) -> list[str]:
         worlds = join([card.title for card in cards], "and")
         found.append(
             f"{methods} methods that weight losses or combine task gradients are compared with the plain sum of the "
-            f"losses, on the same problems and seeds: {markup(worlds)}. Brackets are 95 % intervals over seeds."
+            f"losses, on the same problems and seeds. The problems form {len(cards)} worlds: {markup(worlds)}. "
+            f"Brackets are 95 % intervals over seeds."
         )
     found += [
         f"<b>{markup(answer.question)}</b> {markup(answer.short)} {markup(answer.text)}"

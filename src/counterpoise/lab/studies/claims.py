@@ -51,6 +51,10 @@ class Quantity:
         """State that the quantity differs from `value` by at most `tolerance`."""
         return Statement((Comparison(self, "near", value, tolerance),))
 
+    def within_factor(self, value: float, factor: float) -> Statement:
+        """State that the quantity is at most `factor` times as large or as small as `value`. For errors."""
+        return Statement((Comparison(self, "factor", value, factor),))
+
 
 @dataclass(frozen=True)
 class Score(Quantity):
@@ -104,7 +108,7 @@ class Comparison:
     """A comparison of one quantity with a number."""
 
     quantity: Quantity
-    relation: Literal[">", "<", "near"]
+    relation: Literal[">", "<", "near", "factor"]
     bound: float
     tolerance: float = 0.0
 

@@ -15,8 +15,9 @@ STYLES = {
     -1: ("worse", MarkStyle("#D55E00", "v")),
     0: ("undecided", MarkStyle("#888888", "s")),
 }
-LEAST_WORLDS = 2
-"""Methods that were run in fewer worlds are only in the tables."""
+LEAST_WORLDS = 3
+RECOMMENDED = ("LRA (mean/mean)", "BPGS + CAGrad")
+"""Methods that were run in fewer worlds are only in the tables, except these, which the answers recommend."""
 MAX_METHODS = 24
 COLUMNS = 3
 LEAST_TIMES = 6
@@ -31,7 +32,7 @@ def overview(board: Sequence[WorldStandings], methods: Sequence[str] = ()) -> Fi
 
     Args:
         board: The worlds.
-        methods: The methods to draw, from top to bottom. Default: those that were run in at least two worlds.
+        methods: The methods to draw, from top to bottom. Default: those of `shown_methods`.
     """
     methods = methods or shown_methods(board)
     panels = [_panel(standings, methods) for standings in board]
@@ -47,7 +48,7 @@ def overview(board: Sequence[WorldStandings], methods: Sequence[str] = ()) -> Fi
 
 
 def shown_methods(board: Sequence[WorldStandings]) -> list[str]:
-    """Return the methods that were run in at least two worlds, best first by their mean place in each world."""
+    """Return the methods that were run in most worlds or are recommended, best first by their mean place in a world."""
     places: dict[str, list[float]] = {}
     least = min(LEAST_WORLDS, len(board))
     for standings in board:
@@ -57,7 +58,7 @@ def shown_methods(board: Sequence[WorldStandings]) -> list[str]:
         )
         for place, standing in enumerate(compared):
             places.setdefault(standing.method, []).append(place / max(len(compared) - 1, 1))
-    kept = {method: float(np.mean(found)) for method, found in places.items() if len(found) >= least}
+    kept = {m: float(np.mean(found)) for m, found in places.items() if len(found) >= least or m in RECOMMENDED}
     return sorted(kept, key=lambda method: kept[method])[:MAX_METHODS]
 
 
