@@ -140,7 +140,7 @@ def _missing_runs(study: Study, cells: Sequence[Cell]) -> str:
     fewer = sum(not found >= set(study.seeds) for found in seeds.values())
     parts = [f"{len(study.methods) - len(seeds)} of {len(study.methods)} methods not run"]
     parts = [] if len(seeds) == len(study.methods) else parts
-    parts += [f"{fewer} at fewer seeds than {tables.format_seeds(study.seeds)}"] if fewer else []
+    parts += [f"{fewer} only at some of {tables.format_seeds(study.seeds)}"] if fewer else []
     return ", ".join(parts) or "some conditions not run"
 
 

@@ -43,7 +43,7 @@ def overview(board: Sequence[WorldStandings], methods: Sequence[str] = ()) -> Fi
         f"{len(methods)} methods in {len(board)} worlds, each relative to the plain sum, best mean rank at the top.",
         panels,
         columns=columns,
-        size=(3.7 * columns, rows * (0.9 + 0.2 * len(methods)) + 0.4),
+        size=(4.3 * columns, rows * (0.9 + 0.2 * len(methods)) + 0.4),
     )
 
 
