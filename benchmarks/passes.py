@@ -15,13 +15,13 @@
 
 import argparse
 import copy
-import resource
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Mapping
 from itertools import combinations_with_replacement
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 import torch
@@ -37,6 +37,7 @@ MANY = ((256, 3), (256, 14), (256, 40), (256, 100), (896, 16))
 """Width of an MLP with three layers, and number of tasks: 0.2 and 2.4 million parameters."""
 GROWTH = (*((256, tasks) for tasks in (4, 8, 16, 32, 64)), *((width, 16) for width in (128, 512, 1024)))
 CROSSOVER = [(batch, width, tasks) for batch in (32, 256) for width in (64, 256, 896) for tasks in (3, 4, 6, 8, 16)]
+REPEATS = 3  # processes whose memory is measured
 METHODS = ("mgda", "pcgrad", "cagrad", "upgrad", "nash-mtl", "fairgrad", "imtl-g", "config", "aligned-mtl")
 LARGE = (4, 16, 40, 100)
 
@@ -273,15 +274,19 @@ def large_rows(device: str) -> Rows:
 
 
 def memory_rows(device: str) -> Rows:
-    """Measure the peak resident memory of a process that runs two steps, less that before it builds the network."""
+    """Measure the peak resident memory of a process that runs two steps, less that before it builds the network.
+
+    The result is the median of several processes, because the allocator of some holds more.
+    """
     rows: Rows = []
     for tasks in LARGE:
         for case in large_cases(Problem.mlp(8, 1, tasks, device)):
             if (tasks > 40 and case == "UPGrad, loop") or case == "UPGrad, auto":
                 continue
             command = [sys.executable, __file__, "--one", case, str(tasks)]
-            peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1]
-            rows.append({"T": tasks, "case": case, "peak MB": round(float(peak))})
+            done = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(REPEATS)]
+            peak = median(float(each.stdout.split()[-1]) for each in done)
+            rows.append({"T": tasks, "case": case, "peak MB": round(peak)})
             print(rows[-1], flush=True)
     return rows
 
@@ -290,12 +295,17 @@ def print_peak_memory(case: str, tasks: int) -> None:
     import torchjd.autogram  # noqa: F401  # all cases import the same modules
 
     large_cases(Problem.mlp(64, 1, tasks, "cpu"))[case]()()  # loads what the step needs
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    before = pages * resource.getpagesize() / 2**20
+    before = resident_megabytes("VmRSS")
     step = large_cases(Problem.mlp(2048, 6, tasks, "cpu"))[case]()
     for _ in range(2):
         step()
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10 - before)
+    print(resident_megabytes("VmHWM") - before)
+
+
+def resident_megabytes(field: str) -> float:
+    """Return the resident size of this process, or its peak. That of `getrusage` would include the parent's peak."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:")) / 2**10
 
 
 def vit_rows(device: str) -> Rows:
