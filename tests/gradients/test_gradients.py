@@ -6,7 +6,18 @@ from typing import Any
 import pytest
 import torch
 from helpers.no_batch import NoBatch
-from helpers.trunk_and_heads import GRAM, KINDS, NEEDS_ROWS, TASKS, Net, assert_same_gradients, batch, flat, jacobian
+from helpers.trunk_and_heads import (
+    ALL,
+    GRAM,
+    KINDS,
+    NEEDS_ROWS,
+    TASKS,
+    Net,
+    assert_same_gradients,
+    batch,
+    flat,
+    jacobian,
+)
 
 import counterpoise as cp
 from counterpoise import gradients
@@ -33,7 +44,12 @@ def test_direction_weights_and_heads(name: str, passes: str) -> None:
             torch.testing.assert_close(parameter.grad, grad)
 
 
-@pytest.mark.parametrize("name", sorted({*KINDS, *NEEDS_ROWS} - {"auto-lambda"}))
+DIFFERENT = {*KINDS, *NEEDS_ROWS}  # the other methods use the passes in the same way
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in DIFFERENT else pytest.param(name, marks=pytest.mark.slow) for name in ALL]
+)
 def test_all_passes_and_forms_of_losses_agree(name: str) -> None:
     found = []
     for losses_as, passes, through in (
