@@ -107,9 +107,8 @@ def _different_units(standings: WorldStandings, costs: Mapping[str, Cost], physi
     names = [s.method for s in chosen]
     passes = "One backward pass. " if cheap else "One backward pass per loss. "
     forward = [name for name in names if costs[name].extra_forward]
-    passes += f"{join(forward, 'and')} {'need' if len(forward) > 1 else 'needs'} a second forward pass. " * bool(
-        forward
-    )
+    if forward:
+        passes += f"{join(forward, 'and')} {'need' if len(forward) > 1 else 'needs'} a second forward pass. "
     text = (
         f"{passes}{'None of them is' if len(chosen) > 1 else 'It is not'} shown to be worse than the hand-tuned sum, "
         f"whose weights undo the factors ({names[0]}: {format_estimate(world, chosen[0].against_tuned)}). {behind}"
