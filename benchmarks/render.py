@@ -204,6 +204,19 @@ def large_models(times: str, memory: str) -> str:
     return "\n".join([*lines, "", origin(content["machine"], content["rows"][0]["threads"])])
 
 
+def transformer() -> str:
+    """Return the table of a transformer at scale: time and memory relative to a plain step."""
+    content = load("transformer_cuda")
+    lines = ["| tasks | case | ms per step | time | peak MB | memory | kernels |", "| --- | --- |" + " ---: |" * 5]
+    plain: dict[str, Any] = {}
+    for row in content["rows"]:
+        plain = row if row["case"] == "plain step" else plain
+        time, memory = (f"{100 * (ratio - 1):+.1f} %" for ratio in (row["ratio"], row["peak MB"] / plain["peak MB"]))
+        cells = [row["tasks"], row["case"], f"{row['ms']:.1f}", time, f"{row['peak MB']}", memory, f"{row['kernels']}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", origin(content["machine"])])
+
+
 def main() -> None:
     text = PAGE.read_text()
     tables = {
@@ -226,6 +239,8 @@ def main() -> None:
     }
     if (FOLDER / "passes_vit_cuda.json").exists():
         tables["large models on CUDA"] = large_models("passes_vit_cuda", "passes_vit_cuda")
+    if (FOLDER / "transformer_cuda.json").exists():
+        tables["transformer"] = transformer()
     for name, table in tables.items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         text = pattern.sub(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)  # type: ignore[misc]
