@@ -9,12 +9,14 @@ from helpers.paper_scores import paper_scores
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
-from counterpoise.lab.report.figures import scores
+from counterpoise.lab.data.pde import EQUATIONS
+from counterpoise.lab.report.figures import pinn, scores
 from counterpoise.lab.report.figures.render_matplotlib import figure_paths, render, save_figure
 from counterpoise.lab.report.figures.render_plotly import plotly_figure, plotly_panels
 from counterpoise.lab.report.figures.spec import (
     Axis,
     Bars,
+    Field,
     FigureSpec,
     Heatmap,
     Line,
@@ -99,3 +101,15 @@ def test_plotly_panels_share_their_range_within_a_row() -> None:
     assert len(ranges) == len(spec.panels)
     for row in range(0, len(ranges), spec.columns):
         assert len(set(ranges[row : row + spec.columns])) == 1
+
+
+def test_solutions_on_different_grids_are_compared_with_the_exact_one_on_their_own() -> None:
+    equation = EQUATIONS["burgers"]
+    exact = {points: equation.exact(equation.grid(points)).reshape(points, points).numpy() for points in (8, 10)}
+    spec = pinn.fields("Burgers", equation, {"Sum": exact[8], "LRA": exact[10] + 0.5})
+    assert spec is not None
+    titles = [panel.title for panel in spec.panels]
+    assert titles == ["exact solution", "Sum", "LRA", "", "error, at most 1", "error, at most 0.5"]
+    (shown,) = spec.panels[0].marks
+    assert isinstance(shown, Field)
+    np.testing.assert_array_equal(shown.values, exact[10].T)

@@ -115,14 +115,14 @@ def fields(title: str, equation: PDE, found: Mapping[str, NDArray[np.float64]]) 
     if not found:
         return None
     names = list(found)[:FIELDS]
-    points = len(found[names[0]])
-    exact = equation.exact(equation.grid(points)).reshape(points, points).numpy()
-    largest = float(np.abs(exact).max())
-    solutions = [_panel("exact solution", equation, exact, largest)]
+    exact = {points: _exact(equation, points) for points in {len(found[name]) for name in names}}
+    finest = exact[max(exact)]
+    largest = float(np.abs(finest).max())
+    solutions = [_panel("exact solution", equation, finest, largest)]
     solutions += [_panel(name, equation, found[name], largest) for name in names]
     differences = [Panel((), hide_axes=True)]
     for name in names:
-        error = found[name] - exact
+        error = found[name] - exact[len(found[name])]
         limit = float(np.abs(error).max()) or 1.0
         differences.append(_panel(f"error, at most {limit:.1g}", equation, error, limit))
     return FigureSpec(
@@ -132,6 +132,12 @@ def fields(title: str, equation: PDE, found: Mapping[str, NDArray[np.float64]]) 
         columns=len(solutions),
         size=(2.2 * len(solutions), 4.2),
     )
+
+
+def _exact(equation: PDE, points: int) -> NDArray[np.float64]:
+    """Return the exact solution on a square grid."""
+    values: NDArray[np.float64] = equation.exact(equation.grid(points)).reshape(points, points).numpy()
+    return values
 
 
 def _panel(name: str, equation: PDE, values: NDArray[np.float64], limit: float) -> Panel:
