@@ -9,7 +9,6 @@ would write. Everything else, figures included, is written by `counterpoise repo
 """
 
 import argparse
-import lzma
 import re
 import subprocess
 import sys
@@ -18,9 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from counterpoise.lab.engine import Run
-from counterpoise.lab.engine.archive import SUFFIX, DamagedLine, read_archive
+from counterpoise.lab.engine.archive import SUFFIX, DamagedLine, archive_line, read_archive, write_archive
 from counterpoise.lab.engine.config import parse_run
-from counterpoise.lab.files import write_atomic
 from counterpoise.lab.report import Report, collect_runs, machine_table
 from counterpoise.lab.report.variants import report_variants, seeds_to_report
 from counterpoise.lab.studies import PINN_STUDIES
@@ -101,16 +99,15 @@ def folder_of(run: Run) -> str:
 
 
 def read_lines(archive: Path) -> Iterator[tuple[Run, str]]:
-    """Yield each run of an archive and its line.
+    """Yield each run of an archive and its line, with the history thinned.
 
     Raises:
         ValueError: If a line is damaged.
     """
-    with lzma.open(archive, "rt", encoding="utf-8") as lines:
-        for line, found in zip(lines, read_archive(archive), strict=True):
-            if isinstance(found, DamagedLine):
-                raise ValueError(f"{archive}, line {found.number} is damaged: {found.reason}")
-            yield parse_run(found.description), line
+    for found in read_archive(archive):
+        if isinstance(found, DamagedLine):
+            raise ValueError(f"{archive}, line {found.number} is damaged: {found.reason}")
+        yield parse_run(found.description), archive_line(found)
 
 
 def merge(archives: Iterable[Path], root: Path = RESULTS) -> dict[Path, int]:
@@ -131,8 +128,7 @@ def merge(archives: Iterable[Path], root: Path = RESULTS) -> dict[Path, int]:
             given.setdefault(root / folder_of(run) / f"{run.study}{SUFFIX}", {})[run.key] = line
     old = {path: {r.key: line for r, line in read_lines(path)} if path.is_file() else {} for path in given}
     for path, lines in given.items():
-        text = "".join(line for _, line in sorted((lines | old[path]).items()))
-        write_atomic(path, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+        write_archive(path, [line for _, line in sorted((lines | old[path]).items())])
     return {path: len(lines.keys() - old[path].keys()) for path, lines in given.items()}
 
 

@@ -1,4 +1,4 @@
-"""Archives: packing keeps every run, reading verifies it, damage is reported and not fatal."""
+"""Archives: packing keeps every run and thins its history, reading verifies it, damage is reported and not fatal."""
 
 import json
 import lzma
@@ -11,7 +11,17 @@ from typer.testing import CliRunner
 
 from counterpoise.lab.data.visualisation import PREDICTED, TRUTH
 from counterpoise.lab.engine import CorruptWarning, Store
-from counterpoise.lab.engine.archive import SUFFIX, ArchivedRun, ArchivedStore, DamagedLine, pack, read_archive
+from counterpoise.lab.engine.archive import (
+    MAX_EPOCHS,
+    SUFFIX,
+    ArchivedRun,
+    ArchivedStore,
+    DamagedLine,
+    archive_line,
+    pack,
+    read_archive,
+    thin_history,
+)
 from counterpoise.lab.report import collect_runs
 from counterpoise.lab.studies import STUDIES
 
@@ -36,11 +46,34 @@ def test_packed_runs_are_those_of_the_store(store: Store, tmp_path: Path) -> Non
     packed = ArchivedStore(tmp_path / "packed")
     for run in runs:
         assert packed.result(run) == store.result(run)
-        assert packed.history(run) == store.history(run)
+        assert packed.history(run) == thin_history(store.history(run), run.schedule.epochs)
         assert packed.circumstances(run) == store.circumstances(run)
     assert packed.circumstances(runs[-1]) == CIRCUMSTANCES
     assert packed.devices("scale-stress") == ["cpu"]
     assert packed.devices("rescaling") == []
+
+
+def test_histories_keep_both_ends_and_shared_epochs_with_four_digits() -> None:
+    run = next(STUDY.grid(seeds=[42])).run
+    whole, _ = fake_run(run, ("a", "b"), epochs=100)
+    thinned = thin_history(whole, 100)
+    epochs = [row["epoch"] for row in thinned]
+    assert epochs == [1, *range(3, 100, 3), 100]
+    assert len(epochs) <= MAX_EPOCHS + 2
+    stopped = [row["epoch"] for row in thin_history(whole[:50], 100)]
+    assert stopped == [*(epoch for epoch in epochs if epoch < 50), 50]
+    for row in thinned:
+        original = whole[row["epoch"] - 1]
+        assert row.keys() == original.keys()
+        assert row["weight"] == pytest.approx(original["weight"], rel=5e-4)
+        assert all(float(f"{value:.4g}") == value for value in row["metrics"].values())
+    assert thin_history(thinned, 100) == thinned
+
+
+def test_the_line_of_an_archived_run_is_the_one_in_the_archive(store: Store, tmp_path: Path) -> None:
+    pack(store.root, tmp_path / NAME)
+    lines = lzma.decompress((tmp_path / NAME).read_bytes()).decode().splitlines()
+    assert [archive_line(run) for run in read_archive(tmp_path / NAME) if isinstance(run, ArchivedRun)] == lines
 
 
 def test_the_same_runs_give_the_same_file(store: Store, tmp_path: Path) -> None:
@@ -64,7 +97,8 @@ def test_archives_are_collected_like_run_folders(store: Store, tmp_path: Path) -
     for key, finished in from_archive.runs.items():
         assert finished.result == from_folders.runs[key].result
         assert finished.circumstances == from_folders.runs[key].circumstances
-        assert from_archive.history(finished.run) == from_folders.history(finished.run)
+        thinned = thin_history(from_folders.history(finished.run), finished.run.schedule.epochs)
+        assert from_archive.history(finished.run) == thinned
     assert not from_archive.problems
     assert collect_runs([tmp_path / "packed" / NAME]).runs.keys() == from_archive.runs.keys()
 

@@ -1,8 +1,8 @@
 """Archives: many finished runs in one compressed file of JSON lines.
 
 Each line holds one run: its description (`run`), `history`, `result`, the `digests` of these three, its
-`circumstances` (machine, versions, times), and `pictures` as base64. The digests are those that `Store` wrote, so a run
-is checked in the same way whether it is read from its folder or from an archive.
+`circumstances` (machine, versions, times), and `pictures` as base64. Description and result are those of the run
+folder. The history is thinned: curves need neither every epoch nor every digit.
 """
 
 import base64
@@ -33,6 +33,10 @@ from .store import (
 )
 
 SUFFIX = ".jsonl.xz"
+MAX_EPOCHS = 40
+"""About as many epochs of a history are kept, evenly spaced."""
+HISTORY_DIGITS = 4
+"""Significant digits of the numbers in a history."""
 READ_ERRORS = (
     OSError,
     EOFError,
@@ -105,9 +109,9 @@ class DamagedLine:
 def pack(runs: Path, archive: Path) -> int:
     """Write the finished runs below a folder into one archive, and return how many there are.
 
-    The runs are sorted by their key, so the same runs always give the same file. Predictions are kept only for the
-    lowest seed of each setting, which is what a page shows. Photographs of the data set (`truth.webp`) are never
-    packed: their licence may not allow it.
+    The runs are sorted by their key, so the same runs always give the same file. Histories are thinned. Predictions are
+    kept only for the lowest seed of each setting, which is what a page shows. Photographs of the data set
+    (`truth.webp`) are never packed: their licence may not allow it.
 
     Raises:
         ValueError: if the folder holds no finished run, or a run that is damaged.
@@ -122,9 +126,7 @@ def pack(runs: Path, archive: Path) -> int:
         except READ_ERRORS as error:
             raise ValueError(f"{folder} is damaged: {error}") from error
     pictured = set(_lowest_seeds(found))
-    lines = [_line(run, pictures=run.description in pictured) for run in found]
-    text = "".join(f"{line}\n" for line in lines)
-    write_atomic(archive, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+    write_archive(archive, [archive_line(run, picture=run.description in pictured) for run in found])
     return len(found)
 
 
@@ -139,19 +141,57 @@ def _lowest_seeds(runs: Iterable[RunFolder]) -> Iterator[str]:
     return (description for _, description in groups.values())
 
 
-def _line(run: RunFolder, *, pictures: bool) -> str:
-    picture = run.picture(PREDICTED) if pictures else None
+def archive_line(run: RunFolder | ArchivedRun, *, picture: bool = True) -> str:
+    """Return the line of a run in an archive. The line of an archived run is equal to the one that it was read from.
+
+    Args:
+        run: The run.
+        picture: Whether to keep the predictions, if there are any. Default: True.
+    """
+    predicted = run.picture(PREDICTED) if picture else None
+    description = json.loads(run.description)
+    history = thin_history(run.history(), description["schedule"]["epochs"])
+    texts = {DESCRIPTION: run.description, HISTORY: encode(history), RESULT: encode(run.result)}
     content = {
-        "run": json.loads(run.description),
-        "history": run.history(),
+        "run": description,
+        "history": history,
         "result": run.result,
-        "digests": parse_json(read_regular(run.path / RESULT))["digests"],
+        "digests": {name: digest(text.encode()) for name, text in texts.items()},
         "circumstances": run.circumstances,
-        "pictures": {} if picture is None else {PREDICTED: base64.b64encode(picture).decode()},
+        "pictures": {} if predicted is None else {PREDICTED: base64.b64encode(predicted).decode()},
     }
     line = encode(content)
     _verified(line)  # digests are of text: encoding must reproduce it
     return line
+
+
+def thin_history(history: list[dict[str, Any]], epochs: int) -> list[dict[str, Any]]:
+    """Return the first, the last and every n-th epoch of a history, with rounded numbers.
+
+    Args:
+        history: The epochs.
+        epochs: The epochs of the schedule, which determine n. Runs that stop at different epochs still share theirs.
+    """
+    every = -(-epochs // MAX_EPOCHS)
+    ends = (0, len(history) - 1)
+    return [_round_numbers(row) for i, row in enumerate(history) if i in ends or row["epoch"] % every == 0]
+
+
+def _round_numbers(value: Any) -> Any:
+    match value:
+        case float():
+            return float(f"{value:.{HISTORY_DIGITS}g}")
+        case list():
+            return [_round_numbers(item) for item in value]
+        case dict():
+            return {name: _round_numbers(item) for name, item in value.items()}
+    return value
+
+
+def write_archive(archive: Path, lines: Iterable[str]) -> None:
+    """Write lines of runs as an archive."""
+    text = "".join(f"{line}\n" for line in lines)
+    write_atomic(archive, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
 
 
 def read_archive(archive: Path) -> Iterator[ArchivedRun | DamagedLine]:
