@@ -160,6 +160,20 @@ def test_half_precision_messages_are_close(molecules: Molecules, precision: str,
         assert (one - other).norm() <= 5 * tolerance * one.norm()
 
 
+def test_gradients_of_any_size_neither_overflow_nor_vanish_in_half_precision(molecules: Molecules) -> None:
+    rows = torch.arange(3).expand(4, -1)
+    size = torch.tensor([1e-12, 1.0, 1e12, torch.nan]).view(-1, 1, 1)
+    grads = []
+    for network in (build([0, 1, 2, 3]), build([0, 1, 2, 3], precision="fp16")):
+        out = network(batch_of(molecules, rows, dtype=network.dtype))
+        flow = size * torch.randn(out.shape, generator=torch.Generator().manual_seed(0))
+        found = torch.autograd.grad(out, network.shared_layers(), flow)
+        grads.append(torch.cat([grad.flatten(1) for grad in found], 1))
+    error = torch.linalg.vector_norm(grads[1] - grads[0], dim=1) / torch.linalg.vector_norm(grads[0], dim=1)
+    assert (error[:3] < 5e-3).all()
+    assert error[3].isnan()
+
+
 @pytest.mark.skipif(find_spec("torch_geometric") is None, reason="needs torch-geometric")
 def test_outputs_equal_those_of_torch_geometric(molecules: Molecules) -> None:
     geometric = import_module("torch_geometric.nn")

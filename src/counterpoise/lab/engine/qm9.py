@@ -20,7 +20,6 @@ from .trainer import peak_z_over_tau
 
 CHANGE = "mae_change"  # Δm in %
 DIGITS = 4  # of the losses and weights in a history
-LARGEST_EXPONENT = 5  # of gradients in half precision, far from overflow and underflow
 METRICS = (CHANGE, *(f"mae_{target}" for target in TARGETS))
 
 
@@ -111,16 +110,10 @@ class QM9Trainer(StackTrainer):
         return losses, balanced_gradient(self.balancers, value, losses, torch.stack(rows, 1), _no_residuals, heads)
 
     def _backward(self, features: Tensor, gradient: Tensor, *, retain_graph: bool = False) -> Tensor:
-        """Return the gradient (R, P) of the shared parameters from that at the features, (R, B·width).
-
-        In half precision, the gradient of each run is multiplied by a power of two before the pass.
-        """
-        scale = _gradient_scale(gradient) if self.workload.network.dtype.itemsize == 2 else None
-        flow = gradient if scale is None else gradient * scale
+        """Return the gradient (R, P) of the shared parameters from that at the features, (R, B·width)."""
         shared = self.workload.network.shared_layers()
-        grads = torch.autograd.grad(features, shared, flow.view_as(features), retain_graph=retain_graph)
-        flat = torch.cat([grad.flatten(1) for grad in grads], 1)
-        return flat if scale is None else flat / scale
+        grads = torch.autograd.grad(features, shared, gradient.view_as(features), retain_graph=retain_graph)
+        return torch.cat([grad.flatten(1) for grad in grads], 1)
 
     def evaluate(self, molecules: Tensor) -> Tensor:
         """Return the mean absolute errors (R, T) of held-out molecules (R, n)."""
@@ -197,12 +190,6 @@ class QM9Trainer(StackTrainer):
 
 
 _STATE_ATTRIBUTES = ("best", "best_epoch", "test_errors", "stopped")
-
-
-def _gradient_scale(gradient: Tensor) -> Tensor:
-    """Return powers of two (R, 1) that bring the largest entry of each row to between 16 and 32."""
-    largest = gradient.detach().abs().amax(1, keepdim=True).clamp_min(torch.finfo(gradient.dtype).tiny)
-    return torch.exp2(LARGEST_EXPONENT - largest.log2().ceil())
 
 
 def _no_residuals(parameter: Tensor, rows: slice) -> dict[str, Tensor]:

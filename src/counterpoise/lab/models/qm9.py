@@ -125,16 +125,13 @@ class StackedMPNN(nn.Module):
     def _features(self, layers: dict[str, Tensor], atoms: Tensor, edges: Tensor, present: Tensor) -> Tensor:
         runs, slots, size, _ = atoms.shape
         state = torch.baddbmm(layers["atom_bias"], atoms.flatten(1, 2), layers["atom_weight"]).relu()
-        hidden = torch.bmm(edges.flatten(1, 3), _edge_weight(layers).to(self.dtype)).relu_()
-        kernel = layers["kernel"].to(self.dtype)
-        hidden = hidden.view(runs * slots, size, size * self.edge_width)
         pair_weight, root_weight = edges[..., -2].flatten(0, 1).to(state), _root_weight(layers)
-        gradient = _SharedGradient(self.rounds)
+        edge_weight, kernel, shared = _edge_weight(layers), layers["kernel"], _SharedByRounds(edges)
         for number in range(self.rounds):
             mean = torch.bmm(pair_weight, state.view(-1, size, self.width)).view_as(state)
             rest = torch.baddbmm(layers["root_bias"], torch.cat([mean, state], -1), root_weight)
-            message: Tensor = _Contraction.apply(hidden, state.to(self.dtype), kernel, gradient, number)  # type: ignore[no-untyped-call]
-            state = _gru_cell((message.to(state.dtype).view_as(state) + rest).relu(), state, layers)
+            message: Tensor = _Messages.apply(edge_weight, kernel, state, shared, number)  # type: ignore[no-untyped-call]
+            state = _gru_cell((message + rest).relu(), state, layers)
         readout = self._set2set(state.view(runs, slots, size, self.width), present, layers)
         return torch.baddbmm(layers["readout_bias"], readout, layers["readout_weight"]).relu()
 
@@ -152,48 +149,114 @@ class StackedMPNN(nn.Module):
         return readout
 
 
-class _SharedGradient:
-    """The gradient of the hidden layer of the edge network, to which the backward pass of each round adds its part."""
+class _SharedByRounds:
+    """What the rounds of messages share: the layers of the edge network, and the gradient of its hidden layer.
 
-    def __init__(self, rounds: int) -> None:
-        self.rounds = rounds
-        self.total: Tensor | None = None
+    The gradients of messages are collected until the first round, which is the last of a backward pass. In half
+    precision, those of each run are divided by a power of two in every round: the largest entry is then between 1 and
+    2. Half precision ends at 65504 and has steps of 6e-8 near 0, so that sums of many entries neither overflow nor
+    vanish, whatever the weights of the losses are. Products with many terms have results in float32.
 
-    def add(self, number: int, grad: Tensor, products: Tensor) -> Tensor | None:
-        """Add grad @ productsᵀ. Return the total in the first round, which is the last of a backward pass."""
-        if number == self.rounds - 1 or self.total is None:
-            self.total = torch.bmm(grad, products.mT)
-        else:
-            self.total.baddbmm_(grad, products.mT)
-        if number:
-            return None
-        total, self.total = self.total, None
-        return total
+    Args:
+        edges: the inputs of the edge network, (R, S, N, N, 8), in the type of the computation.
+    """
+
+    hidden: Tensor  # (R·S, N, N·K)
+    kernel: Tensor  # (R, width, K·width)
+
+    def __init__(self, edges: Tensor) -> None:
+        self.edges, self.half = edges, edges.dtype.itemsize == 2
+        self.flows: list[Tensor] = []
+        self.powers: list[Tensor] = []
+        self.products: list[Tensor] = []
+
+    def prepare(self, edge_weight: Tensor, kernel: Tensor) -> None:
+        """Compute the hidden layer from the parameters (R, 8, K), and convert the kernel."""
+        runs, slots, size = self.edges.shape[:3]
+        hidden = torch.bmm(self.edges.flatten(1, 3), edge_weight.to(self.edges.dtype)).relu_()
+        self.hidden, self.kernel = hidden.view(runs * slots, size, -1), kernel.to(self.edges.dtype)
+
+    def scaled(self, grad: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return gradients of messages in the type of the computation, and the powers of two (R, 1, 1) they lack."""
+        if not self.half:
+            return grad, None
+        by_run = grad.view(len(self.edges), -1, grad.shape[-1])
+        power = _power_of_two(torch.linalg.vector_norm(by_run, torch.inf, (1, 2), keepdim=True))
+        flow = torch.empty_like(grad, dtype=self.edges.dtype)
+        torch.div(by_run, power, out=flow.view_as(by_run))
+        return flow, power
+
+    def add(self, flow: Tensor, power: Tensor | None, products: Tensor) -> None:
+        """Store the part of a round in the gradient of the hidden layer."""
+        self.flows.append(flow)
+        self.products.append(products)
+        if power is not None:
+            self.powers.append(power)
+
+    def edge_gradient(self) -> Tensor:
+        """Return the gradient (R, 8, K) of the first layer of the edge network from what the rounds have stored."""
+        largest = None
+        if self.half:
+            powers = torch.stack(self.powers)
+            largest = powers.amax(0)
+            for flow, ratio in zip(self.flows, powers / largest, strict=True):
+                flow.view(len(self.edges), -1, flow.shape[-1]).mul_(ratio)
+        (first, *later), (products, *others) = self.flows, self.products
+        total = torch.bmm(first, products.mT)
+        for flow, other in zip(later, others, strict=True):
+            total.baddbmm_(flow, other.mT)
+        self.flows, self.powers, self.products = [], [], []
+        total = torch.ops.aten.threshold_backward(total, self.hidden, 0)
+        edges = self.edges.flatten(1, 3)
+        return _float_product(edges.mT, total.view(*edges.shape[:2], -1), largest)
 
 
-class _Contraction(torch.autograd.Function):
-    """Σ_j Σ_k a_ijk W_k h_j for the atoms i of each slot, (R·S, N, width).
+class _Messages(torch.autograd.Function):
+    """Σ_j Σ_k a_ijk W_k h_j for the atoms i of each slot, (R, S·N, width).
 
-    Its inputs are a, (R·S, N, N·K); h, (R, S·N, width); the matrices W_k side by side, (R, width, K·width); and the
-    number of the round. All rounds have the same a, whose gradients are added by the matrix products themselves.
+    a is the hidden layer of the edge network; the inputs are its parameters, (R, 8, K), the matrices W_k side by side,
+    (R, width, K·width), the states h, (R, S·N, width), and the number of the round.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, state: Tensor, kernel: Tensor, shared: _SharedGradient, number: int
+        ctx: Any, edge_weight: Tensor, kernel: Tensor, state: Tensor, shared: _SharedByRounds, number: int
     ) -> Tensor:
-        products = torch.bmm(state, kernel)
-        ctx.save_for_backward(hidden, state, kernel, products)
+        if number == 0:
+            shared.prepare(edge_weight, kernel)
+        rounded = state.to(shared.edges.dtype)
+        products = torch.bmm(rounded, shared.kernel).view(len(shared.hidden), -1, state.shape[-1])
+        ctx.save_for_backward(rounded, products)
         ctx.shared, ctx.number = shared, number
-        return torch.bmm(hidden, products.view(len(hidden), -1, state.shape[-1]))
+        return _float_product(shared.hidden, products).view_as(state)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, state, kernel, products = ctx.saved_tensors
-        of_hidden = ctx.shared.add(ctx.number, grad, products.view(len(hidden), -1, state.shape[-1]))
-        of_products = torch.bmm(hidden.mT, grad).view_as(products)
-        return of_hidden, torch.bmm(of_products, kernel.mT), torch.bmm(state.mT, of_products), None, None
+        shared: _SharedByRounds = ctx.shared
+        state, products = ctx.saved_tensors
+        flow, power = shared.scaled(grad.reshape(len(products), -1, grad.shape[-1]))
+        shared.add(flow, power, products)
+        of_products = torch.bmm(shared.hidden.mT, flow).view(*state.shape[:2], -1)
+        of_kernel = _float_product(state.mT, of_products, power)
+        of_state = _float_product(of_products, shared.kernel.mT, power)
+        return shared.edge_gradient() if ctx.number == 0 else None, of_kernel, of_state, None, None
+
+
+def _float_product(first: Tensor, second: Tensor, factor: Tensor | None = None) -> Tensor:
+    """Return products of matrices, of half precision in float32, times a factor."""
+    if first.dtype.itemsize > 2:
+        found = torch.bmm(first, second)
+    elif first.is_cuda and "dtype" in torch.ops.aten.bmm.overloads():  # torch 2.8
+        found = torch.bmm(first, second, out_dtype=torch.float32)
+    else:
+        found = torch.bmm(first.float(), second.float())
+    return found if factor is None else found.mul_(factor)
+
+
+def _power_of_two(values: Tensor) -> Tensor:
+    """Return the largest powers of two that are at most as large as positive numbers."""
+    return values.clamp_min(torch.finfo(values.dtype).tiny).log2().floor().exp2()
 
 
 def _select(value: Tensor, rows: slice) -> Tensor:
