@@ -75,8 +75,9 @@ class BalancerGroups(nn.Module):
 
     def weights(self, like: Tensor) -> Tensor:
         """Return the task weights of the last step, (R, T); NaN for methods that have none."""
-        parts = zip(self.members(), like.split(self.sizes), strict=True)
-        return torch.cat([torch.full_like(part, torch.nan) if b.weights is None else b.weights for b, part in parts])
+        found = [balancer._last.weights for balancer in self.members()]  # `weights` would copy each
+        parts = zip(found, like.split(self.sizes), strict=True)
+        return torch.cat([torch.full_like(part, torch.nan) if own is None else own for own, part in parts])
 
     def chart_values(self) -> list[dict[str, Any]]:
         """Return μ, ς̄, z/τ and θ of the last step for each run; empty for methods without a chart."""

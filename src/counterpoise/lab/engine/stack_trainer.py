@@ -94,7 +94,8 @@ class StackTrainer:
         self.network.set_gradient(direction)
         for _, optimizer in self.optimizers[1:]:
             optimizer.gather_gradients()
-        self.log += torch.stack([losses, self.balancers.weights(losses)])
+        for total, values in zip(self.log, (losses, self.balancers.weights(losses)), strict=True):
+            total += values
         for (_, optimizer), factor in zip(self.optimizers, factors, strict=True):
             optimizer.step(factor)
 

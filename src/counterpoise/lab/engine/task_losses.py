@@ -5,7 +5,7 @@ sees losses that are linear in a parameter with just these gradients, so that me
 without another pass through the network.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 import counterpoise as cp
 
+from ...gradients import TaskGradients
 from .balancer_groups import BalancerGroups
 
 BRANCHES = 16  # parallel branches of a step
@@ -71,25 +72,62 @@ def balanced_gradient(
         heads: the parameters (R, Q) that are not shared, and the gradients (R, T, Q) of each task. The result is then
             (R, P + Q).
     """
+    weights: list[Tensor] = []
+    combined: list[tuple[slice, list[Tensor]]] = []
+    first, branches = 0, _Branches(value.device)
     parts = [tensor.split(balancers.sizes) for tensor in (value, losses, gradients, *(heads or ()))]
-    found: list[list[Any]] = []
-    first = 0
-    branches = _Branches(value.device)
     for balancer, part, values, grads, *own in zip(balancers.members(), *parts, strict=True):
-        leaves = [part.detach().requires_grad_(), *(tensor.detach().requires_grad_() for tensor in own[:1])]
-        rows = slice(first, first + len(part))
+        rows, measured = slice(first, first + len(part)), _needs_residuals(balancer)
+        first = rows.stop
         with branches.next():
-            task_losses = linear_losses(leaves[0], values, grads)
-            if own:
-                task_losses = task_losses + linear_losses(leaves[1], torch.zeros_like(values), own[1])
-            needs = {"residuals": residuals(leaves[0], rows)} if _needs_residuals(balancer) else {}
-            balancer.backward(task_losses, shared=leaves[:1], **needs)
-        assert all(leaf.grad is not None for leaf in leaves), "every method gives all parameters a gradient"
-        found.append([leaf.grad for leaf in leaves])
-        first += len(part)
+            if isinstance(balancer, cp.Weighting) and not measured:
+                weights.append(_weigh(balancer, part, values, grads))
+                continue
+            weights.append(torch.zeros_like(values))
+            leaf = part.detach().requires_grad_()
+            needs = {"residuals": residuals(leaf, rows)} if measured else {}
+            combined.append((rows, _combine(balancer, leaf, values, grads, own, needs)))
     branches.join()
-    columns = [torch.cat(column) for column in zip(*found, strict=True)]
-    return columns[0] if heads is None else torch.cat(columns, 1)
+    row_weights = torch.cat(weights).unsqueeze(1)
+    total = [torch.bmm(row_weights, tensor).squeeze(1) for tensor in (gradients, *(heads or ())[1:])]
+    for rows, found in combined:
+        for direction, grad in zip(total, found, strict=True):
+            direction[rows] = grad
+    return total[0] if heads is None else torch.cat(total, 1)
+
+
+@torch.no_grad()
+def _weigh(balancer: cp.Weighting, value: Tensor, losses: Tensor, gradients: Tensor) -> Tensor:
+    """Return the weights (R, T) of a training step of a loss-space method, and set the gradient of its parameter.
+
+    This is `Weighting.backward` without autograd: the derivative of its objective by the losses is known.
+    """
+    if balancer.measures_gradients and balancer.schedule.is_due():
+        rows: list[Any] = [[grad] for grad in gradients.unbind(1)]
+        balancer.renew(TaskGradients([value], tuple(range(len(rows))), rows, [[] for _ in rows], []))
+    step, _ = balancer.take_step(losses, None, True)
+    balancer.record(step.weights, losses, None, True)
+    if balancer.learned is not None:
+        balancer.learned.grad = step.gradient
+    return step.weights
+
+
+def _combine(
+    balancer: cp.Balancer,
+    leaf: Tensor,
+    losses: Tensor,
+    gradients: Tensor,
+    heads: Sequence[Tensor],
+    needs: Mapping[str, Any],
+) -> list[Tensor]:
+    """Return what `Balancer.backward` adds to the gradient of the shared parameters and of the heads."""
+    leaves, task_losses = [leaf], linear_losses(leaf, losses, gradients)
+    if heads:
+        leaves.append(heads[0].detach().requires_grad_())
+        task_losses = task_losses + linear_losses(leaves[1], torch.zeros_like(losses), heads[1])
+    balancer.backward(task_losses, shared=leaves[:1], **needs)
+    assert all(leaf.grad is not None for leaf in leaves), "every method gives all parameters a gradient"
+    return [leaf.grad for leaf in leaves if leaf.grad is not None]
 
 
 class _Branches:
