@@ -1,20 +1,24 @@
 """Check, time and train stacks of message passing networks for QM9 on CUDA.
 
 python benchmarks/qm9_stack.py check --data DATA            # a few steps on CUDA and on the CPU, every method
-python benchmarks/qm9_stack.py time --data DATA --runs 10   # milliseconds and kernels per step, seconds per epoch
+python benchmarks/qm9_stack.py time --data DATA --runs 1,10 --precision fp16,tf32   # a table of times and memory
 python benchmarks/qm9_stack.py train --data DATA --methods main --seeds 42-44 --out runs/qm9
 python benchmarks/qm9_stack.py queue --data DATA --seconds 540 --bring BACK   # what is not recorded, see run_queue.py
 """
 
 import argparse
+import gc
+import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from pinn_stack import PROBED, is_captured, print_kernels
@@ -25,11 +29,11 @@ from counterpoise.lab.data.locations import data_folder
 from counterpoise.lab.data.qm9 import TARGETS
 from counterpoise.lab.engine import Recipe, Run, Store, spec
 from counterpoise.lab.engine.cuda_graphs import WARM_UP
-from counterpoise.lab.engine.qm9 import QM9Trainer
+from counterpoise.lab.engine.qm9 import CHANGE, QM9Trainer
 from counterpoise.lab.engine.qm9_batches import paired, separate
 from counterpoise.lab.engine.qm9_workload import SYNTHETIC, load_molecules, molecule_inputs
-from counterpoise.lab.models.qm9 import StackedMPNN
-from counterpoise.lab.studies import Study
+from counterpoise.lab.models.qm9 import COMPUTE_DTYPES, StackedMPNN
+from counterpoise.lab.studies import Cell, Study
 from counterpoise.lab.studies.qm9 import (
     COMPARED,
     FURTHER,
@@ -51,11 +55,13 @@ LARGEST = 5  # runs of a stack whose checkpoint moves to another machine; it has
 RECORDED = (Path(__file__).parent.parent / "results" / "molecules",)
 
 
-def make_runs(methods: dict[str, Recipe], count: int, device: str, options: argparse.Namespace) -> list[Run]:
+def make_runs(
+    methods: dict[str, Recipe], count: int, device: str, options: argparse.Namespace, precision: Any
+) -> list[Run]:
     """Return `count` runs spread over the methods, equal methods side by side."""
     chosen = {"molecules": options.molecules, "compared": options.compared}
     data = spec(data_name(), **{name: value for name, value in chosen.items() if value})
-    schedule = replace(STUDY.schedule, precision=options.precision, batch_size=options.batch)
+    schedule = replace(STUDY.schedule, precision=precision, batch_size=options.batch)
     names = list(methods)
     each = [count // len(names) + (i < count % len(names)) for i in range(len(names))]
     return [
@@ -75,7 +81,7 @@ def check(methods: dict[str, Recipe], options: argparse.Namespace) -> None:
     for name, method in methods.items():
         values = {}
         for device in ("cpu", "cuda"):
-            trainer = QM9Trainer(make_runs({name: method}, 2, device, options))
+            trainer = QM9Trainer(make_runs({name: method}, 2, device, options, options.precision[0]))
             trainer.start_epoch()
             with trainer.kernel_settings():
                 for _ in range(options.steps):
@@ -119,28 +125,35 @@ def compare_with_geometric(options: argparse.Namespace) -> None:
 
 
 def measure(methods: dict[str, Recipe], options: argparse.Namespace) -> None:
-    """Print the time, the memory and the number of kernels of a step, and the seconds of an epoch."""
-    trainer = QM9Trainer(make_runs(methods, options.runs, "cuda", options))
+    """Print a table of the time and the memory of a step, and of the seconds of an epoch."""
+    print("| runs | precision | ms per step | per run | s per evaluation | s per epoch | GiB | CUDA graph |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    for precision, runs in product(options.precision, options.runs):
+        torch.cuda.reset_peak_memory_stats()
+        trainer = QM9Trainer(make_runs(methods, runs, "cuda", options, precision))
+        print(f"| {runs} | {precision} | {' | '.join(_measured(trainer, options.steps))} |", flush=True)
+        if options.profile:
+            with trainer.kernel_settings():
+                print_kernels(trainer.advance, PROFILED, 30)
+        del trainer
+        gc.collect()  # trainers and their CUDA graphs refer to each other
+        torch.cuda.empty_cache()
+
+
+def _measured(trainer: QM9Trainer, steps: int) -> list[str]:
+    """Return the numbers of a row of the table."""
     trainer.start_epoch()
     with trainer.kernel_settings():
         for _ in range(20 * WARM_UP + 1):  # gradients are measured in every tenth step, and each graph has a warm-up
             trainer.advance()
-        each = _seconds(trainer.advance, options.steps)
+        each = _seconds(trainer.advance, steps)
         for _ in range(WARM_UP + 1):
             trainer.evaluate(trainer.workload.validation)
         evaluation = _seconds(lambda: trainer.evaluate(trainer.workload.validation), 2)
+    times = f"{1e3 * each:.3f}", f"{1e3 * each / len(trainer.runs):.3f}", f"{evaluation:.2f}"
+    epoch, memory = each * trainer.workload.steps + evaluation, torch.cuda.max_memory_allocated() / 2**30
     captured = all(map(is_captured, (*trainer.programs.values(), *trainer.measures.values())))
-    memory = torch.cuda.max_memory_allocated() / 2**30
-    epoch = each * trainer.workload.steps + evaluation
-    print(
-        f"{options.runs} runs, {options.precision}: {1e3 * each:.3f} ms/step, {1e3 * each / options.runs:.3f} per run, "
-        f"evaluation {evaluation:.2f} s, epoch of {trainer.workload.steps} steps {epoch:.2f} s, captured {captured}, "
-        f"{memory:.1f} GiB",
-        flush=True,
-    )
-    if options.profile:
-        with trainer.kernel_settings():
-            print_kernels(trainer.advance, PROFILED, 30)
+    return [*times, f"{epoch:.2f}", f"{memory:.1f}", "yes" if captured else "no"]
 
 
 def _seconds(step: Callable[[], object], count: int) -> float:
@@ -174,24 +187,47 @@ def _advance(loop: GeometricLoop, batches: Iterator[object], count: int) -> None
 
 
 def train(options: argparse.Namespace) -> int:
-    """Train runs of the study, and print their results. Return the exit code."""
-    study = replace(STUDY, schedule=replace(STUDY.schedule, precision=options.precision, patience=options.patience))
+    """Train runs of the study in each precision, and print a table of their results. Return the exit code."""
     labels = list(GROUPS[options.methods]) if options.methods in GROUPS else options.methods.split(",")
     chosen = options.condition and options.condition.split(",")
-    cells = select_runs(
-        study, seeds=options.seeds, epochs=options.epochs, device=options.device, methods=labels, conditions=chosen
-    )
-    by_data = {cell.run.data: [other for other in cells if other.run.data == cell.run.data] for cell in cells}
-    code = run_queue([Selection(study, tuple(part), options.runs) for part in by_data.values()], options, probe=probe)
-    store = Store(options.out)
-    for cell in cells:
-        result = store.result(cell.run)
-        if result is not None:
-            found = f"{result['metrics']['mae_change']:.2f} at epoch {result['best']['epoch']}"
-            print(f"{cell.method:24} {cell.condition.key:18} seed {cell.run.seed}: {found}")
-            curve = [f"{row['metrics']['mae_change']:.1f}" for row in store.history(cell.run)]
-            print(f"  validation: {' '.join(curve[:: max(len(curve) // 12, 1)])}")
+    code, trained = 0, []
+    for precision in options.precision:
+        study = replace(STUDY, schedule=replace(STUDY.schedule, precision=precision, patience=options.patience))
+        cells = select_runs(
+            study, seeds=options.seeds, epochs=options.epochs, device=options.device, methods=labels, conditions=chosen
+        )
+        by_data = {cell.run.data: [other for other in cells if other.run.data == cell.run.data] for cell in cells}
+        found = [Selection(study, tuple(part), options.runs[0]) for part in by_data.values()]
+        code = max(code, run_queue(found, options, probe=probe))
+        trained += cells
+    print_results(trained, Store(options.out))
     return code
+
+
+def print_results(cells: Sequence[Cell], store: Store) -> None:
+    """Print a table of the runs that are finished. Runs that differ only in their precision follow each other."""
+    print("| method | condition | seed | precision | test Δm | epoch | losses of the last epoch | validation Δm |")
+    print("|---|---|---|---|---|---|---|---|")
+    order = list(dict.fromkeys((cell.method, cell.condition.key, cell.run.seed) for cell in cells))
+    for cell in sorted(cells, key=lambda cell: order.index((cell.method, cell.condition.key, cell.run.seed))):
+        result = store.result(cell.run)
+        if result is None:
+            continue
+        history = store.history(cell.run)
+        curve = [_number(row["metrics"][CHANGE]) for row in history]
+        losses = [math.nan if loss is None else loss for loss in history[-1]["loss"]]
+        columns = [
+            *(cell.method, cell.condition.key, str(cell.run.seed), cell.run.schedule.precision),
+            *(_number(result["metrics"][CHANGE]), str(result["best"]["epoch"])),
+            f"{math.exp(sum(map(math.log, losses)) / len(losses)):.4g}",  # a geometric mean: their scales differ
+            " ".join(curve[:: max(len(curve) // 12, 1)]),
+        ]
+        print(f"| {' | '.join(columns)} |", flush=True)
+
+
+def _number(value: float | None) -> str:
+    """Return a metric as text. Those that are not finite are stored as None."""
+    return "nan" if value is None else f"{value:.1f}"
 
 
 def selections(study: Study, device: str, epochs: int | None = None, largest: int = LARGEST) -> list[Selection]:
@@ -214,6 +250,18 @@ def probe(run: Run) -> None:
             trainer.advance()
 
 
+def _integers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _precisions(text: str) -> list[str]:
+    found = text.split(",")
+    unknown = sorted(set(found) - set(COMPUTE_DTYPES))
+    if unknown:
+        raise argparse.ArgumentTypeError(f"expected some of {', '.join(COMPUTE_DTYPES)}, got {', '.join(unknown)}")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("check", "time", "train", "queue"))
@@ -223,9 +271,9 @@ def main() -> None:
     parser.add_argument("--compared", default=None, choices=("features", "parameters"))
     parser.add_argument("--molecules", type=int)
     parser.add_argument("--batch", type=int, default=120)
-    parser.add_argument("--runs", type=int, help=f"runs in a stack: 10, or {LARGEST} for the queue")
+    parser.add_argument("--runs", type=_integers, help=f"runs in a stack: 10, or {LARGEST} for the queue")
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--precision", choices=("fp32", "tf32", "bf16", "fp16"), help="fp32 for check, or the study's")
+    parser.add_argument("--precision", type=_precisions, help="with commas for time and train; the study's, or fp32")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--anchor", action="store_true", help="time torch-geometric, too")
     parser.add_argument("--seeds")
@@ -242,12 +290,12 @@ def main() -> None:
     if options.eager:
         os.environ["COUNTERPOISE_GRAPH"] = "0"
     warnings.filterwarnings("ignore", category=DeprecationWarning)
-    options.precision = options.precision or ("fp32" if options.command == "check" else STUDY.schedule.precision)
+    options.precision = options.precision or ["fp32" if options.command == "check" else STUDY.schedule.precision]
     if options.command == "queue":
-        study = replace(STUDY, schedule=replace(STUDY.schedule, precision=options.precision))
-        found = selections(study, options.device, options.epochs, options.runs or LARGEST)
+        study = replace(STUDY, schedule=replace(STUDY.schedule, precision=options.precision[0]))
+        found = selections(study, options.device, options.epochs, options.runs[0] if options.runs else LARGEST)
         raise SystemExit(run_queue(found, options, recorded=RECORDED, probe=probe))
-    options.runs = options.runs or 10
+    options.runs = options.runs or [10]
     if options.command == "train":
         raise SystemExit(train(options))
     chosen = options.methods.split(",")
