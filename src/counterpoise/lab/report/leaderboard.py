@@ -53,12 +53,6 @@ class WorldStandings:
     scores: pd.DataFrame  # a row per problem, metric and seed, a column per method
     seeds: tuple[int, ...]
     problems: tuple[str, ...]
-    every: pd.DataFrame  # as `scores`, with the problems and seeds at which the plain sum was not run
-
-    @property
-    def without_sum(self) -> pd.DataFrame:
-        """The scores of the problems on which the plain sum was not run."""
-        return self.every[~self.every.index.get_level_values("problem").isin(self.problems)]
 
     @property
     def ranked(self) -> list[Standing]:
@@ -67,28 +61,18 @@ class WorldStandings:
     def find(self, method: str) -> Standing | None:
         return next((standing for standing in self.standings if standing.method == method), None)
 
-    def compare(self, method: str, other: str) -> Estimate | None:
-        """Return a method relative to another one on their common runs; None if there are none."""
+    def compare(self, method: str, other: str = PLAIN_SUM, problem: str = "") -> Estimate | None:
+        """Return a method relative to another one on their common runs; None if there are none.
+
+        Args:
+            method: The method.
+            other: The other method. Default: the plain sum.
+            problem: The problem on which they are compared. Default: all problems.
+        """
         if method not in self.scores or other not in self.scores:
             return None
-        return compare_scores(self.world, self.scores[method], self.scores[other])
-
-    def order_by_error(self, methods: Sequence[str]) -> list[str]:
-        """Sort methods by the number of others that have larger errors, each pair at all runs that both have.
-
-        Other than the ranks, this includes runs at seeds and on problems at which the plain sum was not run.
-        """
-        logs = np.log(self.every[list(methods)].clip(lower=SMALLEST))
-        wins = {method: sum((logs[method] - logs[other]).mean() < 0 for other in methods) for method in methods}
-        return sorted(methods, key=lambda method: -wins[method])
-
-    def best_without_sum(self) -> dict[str, str]:
-        """Return the method with the lowest errors on each problem on which the plain sum was not run."""
-        if self.world.unit != "factor":
-            return {}
-        logs = np.log(self.without_sum.clip(lower=SMALLEST)).groupby(level="problem")
-        means = logs.mean().where(logs.count().eq(logs.size(), axis=0))  # only methods that were run at all seeds
-        return {str(problem): str(row.idxmin()) for problem, row in means.iterrows() if row.notna().any()}
+        scores = self.scores.xs(problem, level="problem", drop_level=False) if problem else self.scores
+        return compare_scores(self.world, scores[method], scores[other])
 
 
 def leaderboard(frames: Mapping[str, pd.DataFrame]) -> list[WorldStandings]:
@@ -163,8 +147,7 @@ def _standings(world: World, runs: pd.DataFrame) -> WorldStandings:
     rows = runs.set_index(["problem", "metric", "seed", "method"])["score"].astype(float)
     made = rows.fillna(0.0).unstack().notna()
     with_sum = made[PLAIN_SUM]
-    every = rows.unstack()
-    scores, made = every[with_sum], made[with_sum]
+    scores, made = rows.unstack()[with_sum], made[with_sum]
     methods = [method for method in scores.columns if method != TUNED_SUM]
     complete = [method for method in methods if made[method].all()]
     ranks = _rank_estimates(world, scores[complete])
@@ -186,7 +169,7 @@ def _standings(world: World, runs: pd.DataFrame) -> WorldStandings:
     standings = [standing for standing in standings if standing.runs]
     standings.sort(key=_order)
     seeds, problems = (tuple(scores.index.get_level_values(level).unique()) for level in ("seed", "problem"))
-    return WorldStandings(world, tuple(standings), scores, seeds, problems, every)
+    return WorldStandings(world, tuple(standings), scores, seeds, problems)
 
 
 def _order(standing: Standing) -> tuple[float, float]:

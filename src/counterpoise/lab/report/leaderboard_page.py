@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from . import ranks
 from .card_pictures import CardPicture, FinishedCells, card_picture
 from .figures.leaderboard import frontier, overview
 from .figures.spec import FigureSpec
-from .leaderboard import SMALLEST, Standing, WorldStandings, leaderboard
+from .leaderboard import Standing, WorldStandings, leaderboard
 from .leaderboard_cost import Cost, step_costs
 from .leaderboard_text import Answer, answers, format_estimate, unequal_settings, verdict
 from .leaderboard_worlds import PLAIN_SUM, TUNED_SUM
@@ -95,8 +94,6 @@ def world_card(standings: WorldStandings, costs: Mapping[str, Cost], picture: Ca
     problems = len(standings.problems)
     facts = [f"{problems} problem{'s' if problems > 1 else ''}", format_seeds(standings.seeds)]
     facts.append(f"{len(standings.ranked)} methods ranked")
-    if more := best_at_more_seeds(standings):
-        facts.append(more)
     return WorldCard(
         world.name,
         world.title,
@@ -108,16 +105,6 @@ def world_card(standings: WorldStandings, costs: Mapping[str, Cost], picture: Ca
         world.studies,
         picture,
     )
-
-
-def best_at_more_seeds(standings: WorldStandings) -> str:
-    """Name the method with the lowest errors at more seeds than the plain sum has; "" if there are no such runs."""
-    every = standings.every[standings.every.index.get_level_values("problem").isin(standings.problems)]
-    seeds = every.index.get_level_values("seed").nunique()
-    complete = [s.method for s in standings.ranked if every[s.method].notna().all()]
-    if standings.world.unit != "factor" or seeds <= len(standings.seeds) or not complete:
-        return ""
-    return f"lowest error at {seeds} seeds: {np.log(every[complete].clip(lower=SMALLEST)).mean().idxmin()}"
 
 
 def head_to_head_table(board: Sequence[WorldStandings], method: str, other: str) -> PrintedTable | None:

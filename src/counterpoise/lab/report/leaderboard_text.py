@@ -129,41 +129,42 @@ def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
     compared = [f"{s.method}: {format_estimate(world, s.against_sum)}" for s in chosen]
     text = f"Against the plain sum, {'; '.join(compared)}. "
     if len(names) > 1:
-        text += "" if verdict(world, standings.compare(*names)) else "These runs do not decide between the two. "
-        seeds = standings.every[names[1]].dropna().index.get_level_values("seed").nunique()
-        text += f"{names[1]} has the lowest errors of the methods with one backward pass per loss ({seeds} seeds). "
+        between = standings.compare(names[1], names[0])
+        decided = f"{names[1]} against {names[0]}: {format_estimate(world, between)}. "
+        text += decided if verdict(world, between) else "These runs do not decide between the two. "
+    for name in names:
+        for problem, estimate in worse_problems(standings, name).items():
+            text += f"{problem}: {name} against the plain sum, {format_estimate(world, estimate)}. "
     collapsed = collapsed_methods(standings)
     if collapsed:
         text += f"Avoid {join(collapsed, 'and')}: errors more than {1 / COLLAPSE:.0f} times those of the plain sum. "
-    text += _without_sum(standings) + _evidence(standings)
+    text += _evidence(standings)
     return Answer("I train a physics-informed network.", short, text, f"world-{world.name}", _codes(chosen))
 
 
 def pinn_methods(standings: WorldStandings, costs: Mapping[str, Cost]) -> list[Standing]:
     """Return the recommended methods for a physics-informed network: the cheap one, then that with a pass per loss.
 
-    The second is left out if it is shown to be worse than the first. Sums with fixed weights are left out.
+    Each has the best mean rank of its group over all equations and seeds. The second is left out if it is shown to be
+    worse than the first. Sums with fixed weights are left out.
     """
-    found = {s.method: s for s in sorted(_others(standings), key=_gain) if not s.method.startswith("Sum")}
-    groups = [[name for name in found if (costs[name].passes == "each") == each] for each in (False, True)]
-    best = [standings.order_by_error(names)[0] for names in groups if names]
-    worse = len(best) > 1 and verdict(standings.world, standings.compare(best[1], best[0])) < 0
-    return [found[name] for name in best[: 1 if worse else 2]]
+    found = [s for s in _others(standings) if not s.method.startswith("Sum")]
+    groups = [[s for s in found if (costs[s.method].passes == "each") == each] for each in (False, True)]
+    best = [group[0] for group in groups if group]
+    worse = len(best) > 1 and verdict(standings.world, standings.compare(best[1].method, best[0].method)) < 0
+    return best[:1] if worse else best
+
+
+def worse_problems(standings: WorldStandings, method: str) -> dict[str, Estimate]:
+    """Return the problems on which a method is shown to be worse than the plain sum, with the comparisons."""
+    compared = {problem: standings.compare(method, problem=problem) for problem in standings.problems}
+    return {problem: e for problem, e in compared.items() if e is not None and verdict(standings.world, e) < 0}
 
 
 def collapsed_methods(standings: WorldStandings) -> list[str]:
     """Return the methods whose errors are far larger than those of the plain sum, the largest first."""
     ranked = sorted(_others(standings), key=_gain)
     return [s.method for s in reversed(ranked) if s.against_sum and s.against_sum.high < COLLAPSE]
-
-
-def _without_sum(standings: WorldStandings) -> str:
-    """Name the best methods on the problems on which the plain sum was not run."""
-    best: dict[str, list[str]] = {}
-    for problem, method in standings.best_without_sum().items():
-        best.setdefault(method, []).append(problem)
-    parts = [f"{method} on the {join(problems, 'and')}" for method, problems in best.items()]
-    return f"Where the plain sum was not run, the lowest errors are those of {join(parts, 'and')}. " if parts else ""
 
 
 def _similar_scales(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:

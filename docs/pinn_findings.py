@@ -1,0 +1,222 @@
+"""What the recorded runs say about physics-informed networks: published errors, and the methods compared."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+from recorded_leaderboard import RESULTS, recorded_board, recorded_costs
+
+from counterpoise.lab.report.leaderboard_text import format_estimate, join, pinn_methods, verdict
+from counterpoise.lab.report.leaderboard_worlds import WORLDS, method_labels
+from counterpoise.lab.report.markdown import markdown_table
+from counterpoise.lab.studies import STUDIES
+from counterpoise.lab.studies.pinn import BEST_PUBLISHED, CANDIDATE, GRADIENT_SPACE, MAIN, ONE_PASS, two_deviations
+
+EQUATIONS = {STUDIES[name].title: STUDIES[name] for w in WORLDS if w.name == "physics" for name in w.studies}
+"""Title of each equation → its study, in the order of the published table."""
+NAMES = method_labels(next(iter(EQUATIONS.values())))
+"""Label of a method in the studies → its name on the leaderboard."""
+FORMS = {"LRA": "the default", "LRA (mean/mean)": '`"mean-mean"`', "LRA (max/mean)": '`"max-mean"`'}
+"""Forms of LRA, which are all compared with the published row of LRA."""
+SUMS = ("Sum", "Sum ×10", "Sum ×100", "Sum ×1000")
+COLLAPSED = 0.8
+"""A method collapses if its mean error is larger on every equation. The function u = 0 has the error 1."""
+
+
+def equations(titles: Iterable[str]) -> str:
+    """Join the names of equations: "Helmholtz and Burgers"."""
+    return join([title.removesuffix(" equation") for title in titles], "and")
+
+
+def errors() -> pd.DataFrame:
+    """Return the mean error of each method on each equation, over the seeds, by its label in the studies."""
+    means = recorded_board()["physics"].scores.groupby(level="problem").mean().loc[list(EQUATIONS)]
+    return means.rename(columns={name: label for label, name in NAMES.items()})
+
+
+def with_errors(labels: Iterable[str], title: str) -> str:
+    """Join methods with their mean errors on an equation: "LRA (0.0956) and NTK (0.2406)"."""
+    return join([f"{label} ({errors()[label][title]:.4f})" for label in labels], "and")
+
+
+def better_or_worse(label: str, title: str, other: str = "Sum") -> int:
+    """Return 1 if a method is shown to have a lower error than another one on an equation, −1 if a higher one."""
+    standings = recorded_board()["physics"]
+    return verdict(standings.world, standings.compare(NAMES[label], NAMES[other], title))
+
+
+def against_published(label: str, title: str) -> str:
+    """Return how the mean error of a method compares with the published one: "agrees", or the factor between them."""
+    row = "LRA" if label in FORMS else label
+    mean, sd = EQUATIONS[title].paper["rel_l2"][row][MAIN]
+    ratio = errors()[label][title] / mean
+    if 1 / two_deviations(mean, sd) <= ratio <= two_deviations(mean, sd):
+        return "agrees"
+    factor = max(ratio, 1 / ratio)
+    return f"{factor:.{0 if factor >= 9.5 else 1}f} × {'higher' if ratio > 1 else 'lower'}"
+
+
+def published_table() -> str:
+    """Return which of the published errors agree with ours, and which form of LRA gives the published ones."""
+    rows = [label for label in NAMES if label in FORMS or label in next(iter(EQUATIONS.values())).paper["rel_l2"]]
+    cells = {label: [against_published(label, title) for title in EQUATIONS] for label in rows}
+    titles = [equations([title]) for title in EQUATIONS]
+    table = markdown_table(["method", *titles], [[label, *cells[label]] for label in rows])
+    everywhere = [label for label, found in cells.items() if set(found) == {"agrees"}]
+    forms = {label: [t for t, cell in zip(EQUATIONS, cells[label], strict=True) if cell == "agrees"] for label in FORMS}
+    parts = [f"{text} on {equations(forms[label]) or 'none'}" for label, text in FORMS.items()]
+    text = (
+        f"{join(everywhere, 'and') or 'No method'} {'agree' if len(everywhere) > 1 else 'agrees'} on all equations. "
+        f"Forms of LRA that agree with its published errors: {join(parts, 'and')}."
+    )
+    for title in (title for title in EQUATIONS if not any(title in agreed for agreed in forms.values())):
+        nearest = min(FORMS, key=lambda label: errors()[label][title])
+        mean = EQUATIONS[title].paper["rel_l2"]["LRA"][MAIN][0]
+        text += (
+            f" On {equations([title])} {FORMS[nearest]} is the nearest ({errors()[nearest][title]:.4f}; {mean:.4f})."
+        )
+    return f"{table}\n\n{text}"
+
+
+def claim_result(claim: str, title: str, ledger: Path = RESULTS / "physics" / "ledger.md") -> tuple[str, str]:
+    """Return the verdict on a claim about an equation, and our value with its interval."""
+    for line in ledger.read_text(encoding="utf-8").splitlines():
+        cells = line.strip("| ").split(" | ")
+        if cells[0].startswith(claim) and cells[1].endswith(title):
+            return cells[4].strip("*"), cells[-1]
+    raise ValueError(f"{ledger} has no claim {claim!r} about the {title}")
+
+
+def best_published() -> str:
+    """Compare the best method with the best published row, and with our runs of that row at the same seeds."""
+    words = {"holds": "lower", "undecided": "undecided", "does not hold": "higher"}
+    claim = f"{CANDIDATE} has a lower error than"
+    values = [f"{study.paper['rel_l2'][BEST_PUBLISHED][MAIN][0]:.4f}" for study in EQUATIONS.values()]
+    found = {title: claim_result(f"{claim} the best published row", title) for title in EQUATIONS}
+    parts = [f"{ours} on {equations([title])} ({words[holds]})" for title, (holds, ours) in found.items()]
+    ahead = [title for title, (holds, _) in found.items() if holds == "holds"]
+    paired = {title: claim_result(f"{claim} {BEST_PUBLISHED}", title)[0] for title in EQUATIONS}
+    groups = {word: [t for t in EQUATIONS if words[paired[t]] == word] for word in words.values()}
+    seeds = len(recorded_board()["physics"].seeds)
+    return (
+        f"**Against the best published row.** The lowest published errors are those of {BEST_PUBLISHED}: "
+        f"{join(values, 'and')}. {CANDIDATE} has {join(parts, 'and')}. It is shown to be ahead of the published row on "
+        f"{len(ahead)} of {len(EQUATIONS)} equations. Against our runs of {BEST_PUBLISHED} at the same {seeds} seeds, "
+        f"its error is {join([f'{word} on {equations(t)}' for word, t in groups.items() if t], 'and')}."
+    )
+
+
+def reversed_order() -> str:
+    """Say on which equation methods are worse than the plain sum that are better on all others; "" on none."""
+    parts = []
+    for title in EQUATIONS:
+        others = [other for other in EQUATIONS if other != title]
+        better = [label for label in NAMES if all(better_or_worse(label, other) > 0 for other in others)]
+        worse = [label for label in better if better_or_worse(label, title) < 0]
+        if worse:
+            parts.append(
+                f"Of {len(better)} methods that are better than the plain sum on {equations(others)}, {len(worse)} are "
+                f"worse on {equations([title])}."
+            )
+    return " ".join(parts)
+
+
+def findings() -> str:
+    """Compare the methods with each other, as a list."""
+    return "\n".join(f"- {text}" for text in (_best(), _factors(), _scales(), _collapse(), _slow(), _gradient_space()))
+
+
+def _best() -> str:
+    standings, found = recorded_board()["physics"], errors()
+    lowest = [title for title in EQUATIONS if found.loc[title].idxmin() == CANDIDATE]
+    others = [s.method for s in standings.ranked if s.method != CANDIDATE]
+    behind = [name for name in others if verdict(standings.world, standings.compare(CANDIDATE, name)) > 0]
+    margin = format_estimate(standings.world, standings.compare(CANDIDATE, others[0]))
+    text = (
+        f"**{CANDIDATE}** has the lowest mean error on {equations(lowest)}. Over all equations its error is shown to "
+    )
+    text += (
+        f"be lower than that of {len(behind)} of the {len(others)} other methods. Against {others[0]}, the next one "
+    )
+    text += f"by mean rank: {margin}."
+    labels = [label for label, name in NAMES.items() if name in others]
+    for title in EQUATIONS:
+        level = [label for label in labels if better_or_worse(CANDIDATE, title, label) <= 0]
+        text += f" On {equations([title])} alone it is not shown to lead {join(level)}." if level else ""
+    return f"{text} It needs one backward pass per term in every step."
+
+
+def _factors() -> str:
+    found = errors()[list(SUMS)]
+    best: dict[str, list[str]] = {}
+    for title in EQUATIONS:
+        best.setdefault(str(found.loc[title].idxmin()), []).append(title)
+    lowest = [f"{label} has the lowest error on {equations(titles)}" for label, titles in best.items()]
+    largest = [f"{found[label].max():.4f} on {equations([str(found[label].idxmax())])} ({label})" for label in SUMS]
+    return (
+        f"**Fixed factors** on all terms but the residual: {join(lowest, 'and')}. The largest errors are "
+        f"{join(largest, 'and')}. Of the methods of the second table, only {join(safe_methods(), 'and') or 'none'} is "
+        f"shown to be better than the plain sum on each equation."
+    )
+
+
+def safe_methods() -> list[str]:
+    """Return the methods with one backward pass that are shown to be better than the plain sum on each equation."""
+    return [label for label in ONE_PASS if all(better_or_worse(label, title) > 0 for title in EQUATIONS)]
+
+
+def _scales() -> str:
+    standings = recorded_board()["physics"]
+    cheap = pinn_methods(standings, recorded_costs())[0].method
+    measuring = [label for label, name in NAMES.items() if recorded_costs()[name].passes == "some"]
+    parts = [
+        f"{format_estimate(standings.world, standings.compare(cheap, problem=title))} on {equations([title])}"
+        for title in EQUATIONS
+    ]
+    text = (
+        f"**{cheap}** has the best mean rank of the methods of the second table that need no factor. Against the sum: "
+    )
+    text += f"{join(parts, 'and')}."
+    for title in EQUATIONS:
+        worse = [label for label in measuring if better_or_worse(label, title) < 0]
+        if len(worse) == len(measuring):
+            text += f" On {equations([title])} all weights from gradients are worse than the plain sum: "
+            text += f"{with_errors(sorted(worse, key=lambda label: errors()[label][title]), title)}; "
+            text += f"the sum has {errors()['Sum'][title]:.4f}."
+    return text
+
+
+def _collapse() -> str:
+    found = errors()
+    collapsed = [label for label in ONE_PASS if (found[label].dropna() > COLLAPSED).all()]
+    partly = [label for label in collapsed if found[label].isna().any()]
+    least = found[collapsed].min().min()
+    note = "".join(f" {label} was run on {equations(found[label].dropna().index)} only." for label in partly)
+    return (
+        f"**Methods that divide by a loss** collapse on all equations: {join(collapsed, 'and')} have mean errors of at "
+        f"least {least:.2f}. The function u = 0 has the error 1.{note}"
+    )
+
+
+def _slow() -> str:
+    labels = ("Kendall", "IMTL-L")
+    signs = {title: {better_or_worse(label, title) for label in labels} for title in EQUATIONS}
+    words = {1: "lower", -1: "higher"}
+    parts = [
+        f"{word} on {equations(titles)}" for sign, word in words.items()
+        if (titles := [title for title in EQUATIONS if signs[title] == {sign}])
+    ]  # fmt: skip
+    return (
+        f"**{join(labels, 'and')}**, which approach 1/L slowly, do not collapse within 50,000 steps. Against the plain "
+        f"sum, their errors are {join(parts, 'and') or 'undecided'}."
+    )
+
+
+def _gradient_space() -> str:
+    found = errors()
+    parts = []
+    for title in EQUATIONS:
+        worse = [label for label in GRADIENT_SPACE if label in found and better_or_worse(label, title) < 0]
+        if worse:
+            parts.append(f"{with_errors(worse, title)} on {equations([title])}")
+    return f"**Methods that combine gradients** and are worse than the plain sum: {'; '.join(parts) or 'none'}."
