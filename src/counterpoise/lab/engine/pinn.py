@@ -15,7 +15,7 @@ from .config import Run
 from .optim import schedule_factor
 from .pinn_workload import PinnWorkload
 from .stack_trainer import Pattern, StackTrainer, rounded
-from .task_losses import balanced_gradient
+from .task_losses import Branches, balanced_gradient
 from .torch_settings import disable_onednn
 from .trainer import peak_z_over_tau
 
@@ -60,25 +60,42 @@ class PinnTrainer(StackTrainer):
         self.epoch += 1
         self._record(measured)
 
+    def variants(self) -> Pattern:
+        """Return whether a step before the next one has to be finished."""
+        return (self.steps > 0,)
+
     def step(self, due: Pattern) -> None:
         workload = self.workload
+        last = workload.counter - 1
+        branches = Branches(workload.seeds.device)
+        if due[-1]:
+            with branches.next():
+                self._finish_step(last)
         points = workload.draw()
         losses, gradients = workload.task_gradients(points)
+        branches.join()
         with self._measuring(due):
             residuals = partial(workload.residuals, points)
             direction = balanced_gradient(self.balancers, self.network.value, losses, gradients, residuals)
         self._update(losses, direction, [self.rate_factor] * len(self.optimizers))
         with torch.no_grad():
             self._keep_best(losses.sum(1, keepdim=True))
-            for balancer, rows in self.balancers.step_end_rows():
-                balancer.step_end(workload.losses(points, rows))
+
+    @torch.no_grad()
+    def _finish_step(self, last: Tensor) -> None:
+        """Give FAMO the losses of the last step's points after that step.
+
+        This is done in the next step, beside its pass through the networks, because it takes long on few runs.
+        """
+        for balancer, rows in self.balancers.step_end_rows():
+            balancer.step_end(self.workload.losses(self.workload.points_at(last, rows), rows))
 
     def _keep_best(self, total: Tensor) -> None:
         """Keep the networks after a step whose loss was the lowest so far, as the authors' code does."""
         better = total < self.best_loss
         pairs = ((self.best_loss, total), (self.best_step, self.network.steps), (self.best_value, self.network.value))
         for kept, new in pairs:
-            kept.copy_(torch.where(better, new, kept))
+            torch.where(better, new, kept, out=kept)
 
     def _record(self, measured: dict[str, list[float]]) -> None:
         losses, weights = (self.log / self.workload.steps).tolist()

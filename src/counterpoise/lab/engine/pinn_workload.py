@@ -74,11 +74,16 @@ class PinnWorkload:
         return int(run.data.kwargs["interior"])
 
     def draw(self) -> list[Tensor]:
-        """Draw the points (R, N, 2) of each pass. They depend on the seed of the run and the step alone."""
-        counts = [[self.points[t.drawn == 2] * t.drawn for t in found.terms] for found in self.passes]
-        total = sum(map(sum, counts))
-        draws = uniform(self.seeds, self.counter.expand(self.replicas), total).to(self.dtype)
+        """Draw the points (R, N, 2) of each pass in the next step."""
+        points = self.points_at(self.counter)
         self.counter += 1
+        return points
+
+    def points_at(self, step: Tensor, rows: slice = slice(None)) -> list[Tensor]:
+        """Return the points (R, N, 2) of each pass. They depend on the seed of the run and the step alone."""
+        counts = [[self.points[t.drawn == 2] * t.drawn for t in found.terms] for found in self.passes]
+        seeds = self.seeds[rows]
+        draws = uniform(seeds, step.expand(len(seeds)), sum(map(sum, counts))).to(self.dtype)
         parts = iter(draws.split([count for group in counts for count in group], 1))
         points = []
         for found in self.passes:
@@ -87,9 +92,9 @@ class PinnWorkload:
         return points
 
     def losses(self, points: Sequence[Tensor], rows: slice = slice(None)) -> Tensor:
-        """Return the losses (R, T) of some of the networks, differentiable with respect to their parameters."""
+        """Return the losses (R, T) of the networks in some rows, differentiable with respect to their parameters."""
         layers = [layer[rows] for layer in self.network.layers()]
-        return torch.stack(self._losses([x[rows] for x in points], [layers] * len(self.tasks)), 1)
+        return torch.stack(self._losses(points, [layers] * len(self.tasks)), 1)
 
     def task_gradients(self, points: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Return the detached losses (R, T), and their gradients (R, T, P) from a single reverse pass.

@@ -14,6 +14,7 @@ from .balancer_groups import BalancerGroups
 from .config import Run
 from .cuda_graphs import CudaGraphStep
 from .optim import network_optimizer
+from .task_losses import Branches
 
 Pattern = tuple[bool, ...]
 """Which of the balancers' schedules measure gradients in a step, and possibly further variants of the step."""
@@ -96,8 +97,11 @@ class StackTrainer:
             optimizer.gather_gradients()
         for total, values in zip(self.log, (losses, self.balancers.weights(losses)), strict=True):
             total += values
+        branches = Branches(losses.device)
         for (_, optimizer), factor in zip(self.optimizers, factors, strict=True):
-            optimizer.step(factor)
+            with branches.next():
+                optimizer.step(factor)
+        branches.join()
 
     def pictures(self) -> list[dict[str, bytes]]:
         """Return no pictures: these runs predict no images."""

@@ -19,7 +19,7 @@ import counterpoise as cp
 from ...gradients import TaskGradients
 from .balancer_groups import BalancerGroups
 
-BRANCHES = 16  # parallel branches of a step
+BRANCHES = 32  # parallel branches of a step
 
 
 class _LinearLosses(torch.autograd.Function):
@@ -74,7 +74,7 @@ def balanced_gradient(
     """
     weights: list[Tensor] = []
     combined: list[tuple[slice, list[Tensor]]] = []
-    first, branches = 0, _Branches(value.device)
+    first, branches = 0, Branches(value.device)
     parts = [tensor.split(balancers.sizes) for tensor in (value, losses, gradients, *(heads or ()))]
     for balancer, part, values, grads, *own in zip(balancers.members(), *parts, strict=True):
         rows, measured = slice(first, first + len(part)), _needs_residuals(balancer)
@@ -130,7 +130,7 @@ def _combine(
     return [leaf.grad for leaf in leaves if leaf.grad is not None]
 
 
-class _Branches:
+class Branches:
     """Independent parts of a step on parallel streams, which become parallel branches of a CUDA graph.
 
     The small kernels of one method do not fill a GPU. Elsewhere than on CUDA this does nothing.
