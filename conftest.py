@@ -35,6 +35,7 @@ MAY_SKIP = {
     "tests/test_options_on_cuda.py": "needs a CUDA device",
     "tests/weighting/test_compile.py": "needs a C++ compiler",
     "tests/weighting/test_cuda.py": "needs a CUDA device",
+    "tests/weighting/test_recorded.py": "needs a CUDA device",
     "tests/weighting/test_stacked_gradient_scale.py": "needs a CUDA device",
 }
 

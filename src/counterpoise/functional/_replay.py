@@ -2,7 +2,7 @@
 
 A solver launches hundreds of small kernels, which takes longer than they run. After a few calls with the same shapes,
 it is captured as a CUDA graph: a call then copies its inputs, replays the graph and copies the result. Experimental:
-COUNTERPOISE_SOLVER_GRAPHS=1 enables it.
+COUNTERPOISE_CUDA_GRAPHS=1 enables it.
 """
 
 import functools
@@ -10,14 +10,15 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 P = ParamSpec("P")
+R = TypeVar("R")
 
-ENABLED = os.environ.get("COUNTERPOISE_SOLVER_GRAPHS") == "1"
+ENABLED = os.environ.get("COUNTERPOISE_CUDA_GRAPHS") == "1"
 MAX_TASKS = 16  # larger matrices take longer than the launches
 EAGER_CALLS = 3  # with the same shapes, before the capture
 MAX_RECORDINGS = 32  # per solver
@@ -30,24 +31,40 @@ class Recording:
         arguments = [_copy(argument) for argument in arguments]
         options = {name: _copy(value) for name, value in options.items()}
         self.inputs = _tensors(arguments, options)
-        self.graph = torch.cuda.CUDAGraph()
-        current, side = torch.cuda.current_stream(), torch.cuda.Stream()
-        side.wait_stream(current)
-        with torch.cuda.stream(side):
-            solver(*arguments, **options)  # allocates the workspaces of this stream outside the graph
-            torch.cuda.synchronize()
-            self.graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                self.result = solver(*arguments, **options)
-            finally:
-                self.graph.capture_end()
-        current.wait_stream(side)
+        call = functools.partial(solver, *arguments, **options)
+        self.graph, self.result = capture(call, warm_up=call)
 
     def __call__(self, inputs: Sequence[Tensor]) -> Tensor:
         for static, given in zip(self.inputs, inputs, strict=True):
             static.copy_(given)
         self.graph.replay()
         return self.result.clone()
+
+
+def capture(call: Callable[[], R], warm_up: Callable[[], object] | None = None) -> tuple[torch.cuda.CUDAGraph, R]:
+    """Capture a call on a stream of its own.
+
+    Args:
+        call: What to capture. It is recorded and does not run.
+        warm_up: Runs before on the same stream, to allocate its workspaces outside the graph. Default: `None`.
+
+    Returns:
+        tuple: The graph, and the result of the call, which each replay overwrites.
+    """
+    graph = torch.cuda.CUDAGraph()
+    current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.wait_stream(current)
+    with torch.cuda.stream(side):
+        if warm_up is not None:
+            warm_up()
+        torch.cuda.synchronize()
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            result = call()
+        finally:
+            graph.capture_end()
+    current.wait_stream(side)
+    return graph, result
 
 
 class Replayed:
@@ -116,9 +133,13 @@ def _can_replay(arguments: Sequence[Any], options: dict[str, Any]) -> bool:
     return (
         all(type(value) is Tensor and value.is_cuda for value in inputs)
         and inputs[0].shape[-1] <= MAX_TASKS
-        and inputs[0].device.index == torch.cuda.current_device()
-        and not torch.cuda.is_current_stream_capturing()
+        and can_capture(inputs[0])
     )
+
+
+def can_capture(tensor: Tensor) -> bool:
+    """Return whether a CUDA tensor is on the current device, and the current stream captures nothing."""
+    return tensor.get_device() == torch.cuda.current_device() and not torch.cuda.is_current_stream_capturing()
 
 
 def _tensors(arguments: Sequence[Any], options: dict[str, Any]) -> list[Tensor]:

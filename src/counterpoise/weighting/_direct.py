@@ -1,4 +1,4 @@
-"""The short way from losses to the objective, for one vector of finite losses on the CPU.
+"""The short way from losses to the objective, for one vector of finite losses on the CPU. `_recorded` is that for CUDA.
 
 The weights are computed in Python floats, and the objective is connected with the losses by native operations: the
 inner product of losses and weights, in which a learned parameter and its gradient continue the two vectors. Its value
@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from .. import distributed
+from ..functional import _replay
 from ..functional._floats import FloatStep
 from ..functional._step import FLOAT_TASKS, floats_to_tensor
 from ..inputs import Losses
-from ._objective import refuse_second_derivatives
+from ._objective import connect
+from ._recorded import recorded_objective
 
 if TYPE_CHECKING:
     from .base import Weighting
@@ -46,11 +48,13 @@ def direct_objective(balancer: "Weighting", losses: Losses) -> Tensor | None:
         return None
     tasks, learned, has_graph = balancer.tasks, balancer.learned, is_grad_enabled()
     vector = losses if isinstance(losses, Tensor) else _stack(losses, tasks)
-    if vector is None or vector.dim() != 1 or not len(vector) == len(tasks) <= FLOAT_TASKS or not vector.is_cpu:
+    if vector is None or vector.dim() != 1 or not len(vector) == len(tasks) <= FLOAT_TASKS or not _is_covered(vector):
         return None
     dtype = vector.dtype
-    if dtype not in DTYPES or (has_graph and not vector.requires_grad) or not _fits(balancer, learned, dtype):
+    if dtype not in DTYPES or (has_graph and not vector.requires_grad) or not _fits(balancer, learned, vector):
         return None
+    if not vector.is_cpu:
+        return recorded_objective(balancer, vector, learned, has_graph) if balancer.has_float_rule else None
     values: list[float] = vector.tolist()
     if not sum(map(abs, values)) < ORDINARY:  # also for NaN, which min and max may skip
         return None
@@ -68,21 +72,27 @@ def direct_objective(balancer: "Weighting", losses: Losses) -> Tensor | None:
     return _connect(step, vector, learned, dtype, balancer.linear)
 
 
-def _fits(balancer: "Weighting", learned: Tensor | None, dtype: torch.dtype) -> bool:
-    """Return whether the state is on the CPU, and a learned parameter has the precision of the losses."""
+def _is_covered(loss: Tensor) -> bool:
+    """Return whether a tensor is on the CPU, or on CUDA if rules are captured."""
+    return loss.is_cpu or (_replay.ENABLED and loss.is_cuda)
+
+
+def _fits(balancer: "Weighting", learned: Tensor | None, vector: Tensor) -> bool:
+    """Return whether the state is where the losses are, and a learned parameter has their precision."""
+    on_cpu = vector.is_cpu
     for state in balancer._buffers.values():
-        if state is not None and not state.is_cpu:
+        if state is not None and state.is_cpu != on_cpu:
             return False
-    return learned is None or (learned.dtype is dtype and learned.is_cpu)
+    return learned is None or (learned.dtype is vector.dtype and learned.is_cpu == on_cpu)
 
 
 def _stack(losses: object, tasks: tuple[str, ...]) -> Tensor | None:
-    """Return the losses in one vector, or None unless every task has a scalar of the same precision on the CPU."""
+    """Return the losses in one vector, or None unless every task has a scalar of the same precision."""
     if not isinstance(losses, (dict, list, tuple)) or len(losses) != len(tasks):
         return None
     inputs: Any = list(map(losses.get, tasks)) if isinstance(losses, dict) else losses
     first = inputs[0]
-    if not isinstance(first, Tensor) or not first.is_cpu:
+    if not isinstance(first, Tensor) or not _is_covered(first):
         return None
     try:
         if list(map(get_dtype, inputs)).count(first.dtype) < len(inputs):
@@ -97,8 +107,6 @@ def _connect(step: FloatStep, vector: Tensor, learned: Tensor | None, dtype: tor
     derivatives = step.weights
     if learned is not None and step.gradient is not None:
         vector, derivatives = torch.cat((vector, learned)), derivatives + step.gradient
-    objective = vector.dot(floats_to_tensor(derivatives, dtype))
-    objective.data = torch.scalar_tensor(step.objective, dtype=dtype)
-    if not linear:  # native operations would get second derivatives wrong
-        objective.grad_fn.register_prehook(refuse_second_derivatives)  # type: ignore[union-attr]
-    return objective
+    return connect(
+        vector, floats_to_tensor(derivatives, dtype), torch.scalar_tensor(step.objective, dtype=dtype), linear
+    )

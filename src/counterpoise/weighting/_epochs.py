@@ -2,13 +2,11 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..distributed import ProcessGroup
-from ..functional import Step
 from ..functional._floats import FloatStep
 from ..inputs import PerTask, check_number
 from ._running_mean import RunningMean
@@ -50,12 +48,7 @@ class EpochWeighting(Weighting):
         self.mean = RunningMean(self.shape)
         self._steps = 0
 
-    def take_step(self, values: Tensor, counts: Tensor | None, learning: bool, **needs: Any) -> tuple[Step, Step]:
-        if learning and not torch.compiler.is_compiling():  # a counter in the graph would recompile it
-            self._count_step()
-        return super().take_step(values, counts, learning, **needs)
-
-    def _count_step(self) -> None:
+    def count_step(self) -> None:
         if self.max_epoch_steps is not None and self._steps >= self.max_epoch_steps:
             raise RuntimeError(
                 f"{type(self).__name__} has seen {self._steps} steps without epoch_end(): "
@@ -66,7 +59,7 @@ class EpochWeighting(Weighting):
     def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep | None:
         step = self.weigh_epoch_floats(losses)
         if step is not None and learning:
-            self._count_step()
+            self.count_step()
             self.mean.add_floats(losses)
         return step
 

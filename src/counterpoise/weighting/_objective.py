@@ -55,6 +55,15 @@ class Objective(torch.autograd.Function):
         return None, to_learned, None, None, None, *to_losses
 
 
+def connect(vector: Tensor, derivatives: Tensor, value: Tensor, linear: bool) -> Tensor:
+    """Return the value as the inner product of a vector and its derivatives, by native operations."""
+    objective = vector.dot(derivatives)
+    objective.data = value
+    if not linear:  # native operations would get second derivatives wrong
+        objective.grad_fn.register_prehook(refuse_second_derivatives)  # type: ignore[union-attr]
+    return objective
+
+
 def refuse_second_derivatives(*_: object) -> None:
     """Raise an error in a backward pass that records a graph; also a hook of a node."""
     if torch.is_grad_enabled():

@@ -30,6 +30,7 @@ from ._direct import direct_objective
 from ._gradients import Schedule, measure_gradients
 from ._memory import recall
 from ._objective import Objective, no_loss_has_a_graph
+from ._recorded import Recordings
 
 R = TypeVar("R")
 
@@ -97,6 +98,7 @@ class Weighting(Balancer):
             strict=strict,
             process_group=process_group,
         )
+        self._recordings = Recordings()
         check_number(self, "max_ratio", max_ratio, least=1, optional=True)
         self.max_ratio = max_ratio
         self.memory = memory
@@ -110,16 +112,31 @@ class Weighting(Balancer):
         if own & {"weigh", "observe", "take_step", "_balance"} and not own & {"weigh_floats", "weigh_epoch_floats"}:
             cls.weigh_floats = Weighting.weigh_floats  # type: ignore[method-assign]
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        # A captured rule has its options as constants. It reads buffers and parameters in every replay.
+        if "_recordings" in self.__dict__ and name[0] != "_" and name != "training" and name not in self._buffers:
+            self._recordings.clear()
+
     def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep | None:
         """Compute one step from finite losses in Python floats, as `weigh` does. None leaves the step to `weigh`.
 
-        An optional shortcut for one loss vector on the CPU. State must not change before an error or None.
+        An optional shortcut for one loss vector on the CPU. State must not change before an error or None. A method
+        that defines it may also be captured as a CUDA graph: `weigh` and `observe` must keep their state in buffers.
         """
         return None
+
+    @property
+    def has_float_rule(self) -> bool:
+        """Whether the method defines `weigh_floats`."""
+        return type(self).weigh_floats is not Weighting.weigh_floats
 
     @abstractmethod
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         """Compute one step from detached losses (…, T), NaN where absent. State changes only if `learning`."""
+
+    def count_step(self) -> None:
+        """Count a training step outside compiled and captured code, and refuse it if a call was forgotten."""
 
     def observe(self, losses: Tensor) -> None:
         """Update statistics from the losses of a training step, (…, T), NaN where absent. Called before `weigh`."""
@@ -269,6 +286,8 @@ class Weighting(Balancer):
         """
         if needs:
             raise TypeError(f"{type(self).__name__} takes no {', '.join(map(repr, needs))}")
+        if learning and not torch.compiler.is_compiling():  # a counter in the graph would recompile it
+            self.count_step()
         held = self._held is not None and self.learning  # such an evaluation changes no state
         mean, share = self._mean_over_ranks(values, counts, learning or held)
         step = self._balance(mean, learning) if self._held is None else weighted_sum(self._held, mean)

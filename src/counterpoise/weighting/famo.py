@@ -121,12 +121,7 @@ class FAMO(Weighting):
         self.before = RunningMean(self.shape)
         self._calls = 0
 
-    def take_step(self, values: Tensor, counts: Tensor | None, learning: bool, **needs: Any) -> tuple[Step, Step]:
-        if learning and not torch.compiler.is_compiling():  # a counter in the graph would recompile it
-            self._count_call()
-        return super().take_step(values, counts, learning, **needs)
-
-    def _count_call(self) -> None:
+    def count_step(self) -> None:
         if self._calls == self.accumulation:
             raise RuntimeError(
                 f"FAMO needs step_end(losses_after) after the optimiser's step: {self._calls} training call(s) "
@@ -138,7 +133,7 @@ class FAMO(Weighting):
     def weigh_floats(self, losses: list[float], learning: bool) -> FloatStep:
         step = _floats.famo(read_floats(self, "logits"), losses, read_floats(self, "floor"))
         if learning:
-            self._count_call()
+            self.count_step()
             self.before.add_floats(losses)
         return step
 
