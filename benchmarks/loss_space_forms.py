@@ -6,9 +6,10 @@ Forward and backward in eager mode, with the losses as a tensor, a list or a dic
 `torch.stack(losses).sum().backward()`; with a tensor, the balancer gets `torch.stack(losses)`. The CPU is measured with
 one thread. On CUDA nothing waits for the device.
 
-On the CPU, the row `floor` is the smallest module that returns a weighted sum of known weights with an exact value: it
-reads the losses, builds the vector of weights, connects the two by an inner product, and sets the value. It checks
-nothing, has no state and records nothing. `floor, learned` also gives a parameter its gradient.
+The row `floor` is the smallest module that returns a weighted sum of known weights with an exact value: it reads the
+losses, builds the vector of weights, connects the two by an inner product, and sets the value. It checks nothing, has
+no state and records nothing. On CUDA it does not read the losses, and its weights and its value are on the device.
+`floor, learned` also gives a parameter its gradient.
 """
 
 import argparse
@@ -36,33 +37,36 @@ FORMS: dict[str, Callable[[dict[str, Tensor]], Any]] = {
 class Floor(nn.Module):
     """The smallest module whose value and gradient are those of a weighted sum that Python computes."""
 
-    def __init__(self, tasks: list[str], learned: bool) -> None:
+    def __init__(self, tasks: list[str], learned: bool, device: torch.device) -> None:
         super().__init__()
         self.tasks, self.weights = tasks, [1.0] * len(tasks)
-        self.learned = nn.Parameter(torch.ones(len(tasks))) if learned else None
+        self.learned = nn.Parameter(torch.ones(len(tasks), device=device)) if learned else None
+        self.on_device = torch.ones(len(tasks) * (1 + learned), device=device), torch.ones((), device=device)
 
     def forward(self, losses: Any) -> Tensor:
         if isinstance(losses, Tensor):
             vector = losses
         else:
             vector = torch.stack([losses[task] for task in self.tasks] if isinstance(losses, dict) else losses)
-        value = sum(map(mul, self.weights, vector.tolist()))
-        derivatives, learned = self.weights, self.learned
-        if learned is not None:
-            vector, derivatives = torch.cat((vector, learned)), derivatives + derivatives
-        objective = vector.dot(torch.frombuffer(array("f", derivatives), dtype=torch.float32))
-        objective.data = torch.scalar_tensor(value)
+        learned, (derivatives, value) = self.learned, self.on_device
+        if vector.is_cpu:
+            value = torch.scalar_tensor(sum(map(mul, self.weights, vector.tolist())))
+            weights = self.weights if learned is None else self.weights + self.weights
+            derivatives = torch.frombuffer(array("f", weights), dtype=torch.float32)
+        objective = (vector if learned is None else torch.cat((vector, learned))).dot(derivatives)
+        objective.data = value
         return objective
 
 
 def make_step(method: str, losses: dict[str, Tensor], form: str) -> Callable[[], object]:
     """Return a step with the losses in one of the forms."""
     options = {"accumulation": 1 << 40} if method == "famo" else {}
+    device = next(iter(losses.values())).device
     balancer: Any
     if method in FLOORS:
-        balancer = Floor(list(losses), FLOORS[method])
+        balancer = Floor(list(losses), FLOORS[method], device)
     else:
-        balancer = cp.make(method, list(losses), **options).to(next(iter(losses.values())).device)
+        balancer = cp.make(method, list(losses), **options).to(device)
     if method in ("dwa", "stch"):
         balancer.max_epoch_steps = None
     convert = FORMS[form]
@@ -75,7 +79,7 @@ def rows(device: str, sizes: list[int]) -> list[dict[str, Any]]:
         losses = {f"task {i}": torch.rand((), device=device, requires_grad=True) for i in range(tasks)}
         stacked_sum = {"sum": lambda losses=losses: torch.stack(list(losses.values())).sum().backward()}
         methods = [method for method in cp.methods("loss") if method not in SKIPPED]
-        for method in methods if device == "cuda" else [*FLOORS, *methods]:
+        for method in [*FLOORS, *methods]:
             steps = {form: make_step(method, losses, form) for form in FORMS}
             times = compare(stacked_sum | steps, rounds=9, seconds=0.02, warm_up=40)
             row: dict[str, Any] = {"device": device, "method": method, "T": tasks}

@@ -239,6 +239,10 @@ def main() -> None:
     }
     if (FOLDER / "passes_vit_cuda.json").exists():
         tables["large models on CUDA"] = large_models("passes_vit_cuda", "passes_vit_cuda")
+    if (FOLDER / "loss_space_forms_cuda.json").exists():
+        tables["forms on CUDA"] = methods_by_tasks(
+            "loss_space_forms_cuda", lambda row: f"{row['dictionary']:.2f} ×, {row['kernels']:+d}"
+        )
     if (FOLDER / "transformer_cuda.json").exists():
         tables["transformer"] = transformer()
     for name, table in tables.items():
