@@ -114,3 +114,16 @@ def test_explanations_of_published_errors_agree_with_the_runs(script: Any) -> No
     page = (DOCS / "pinns.md").read_text(encoding="utf-8")
     recorded = "constant learning rate" in (script.RESULTS / "tables/pinn-burgers.md").read_text(encoding="utf-8")
     assert ("They are not recorded yet." in page) != recorded
+
+
+def test_advice_on_other_pages_follows_from_the_runs(script: Any) -> None:
+    """If this fails after new runs, rewrite the advice in choosing.md, gradient-scale.md and results/README.md."""
+    findings = importlib.import_module("pinn_findings")
+    helmholtz, burgers, klein_gordon = findings.EQUATIONS
+    signs = {title: findings.better_or_worse("LRA", title) for title in findings.EQUATIONS}
+    assert signs == {helmholtz: 1, burgers: -1, klein_gordon: 1}
+    assert all(findings.errors()["Nash-MTL"] < findings.errors()["LRA"])
+    assert "**LRA** has the best mean rank" in findings.findings()
+    assert "On Burgers all weights from gradients are worse than the plain sum" in findings.findings()
+    missing = {m for m in script.ONE_PASS if m not in findings.errors() or findings.errors()[m].isna().any()}
+    assert (len(script.ONE_PASS), missing) == (30, {"COSMOS", "PBI", "STCH", "Kendall+ℓ1"})
