@@ -6,6 +6,9 @@ finished is brought back as one archive, and the checkpoint of the interrupted s
     python benchmarks/pinn_stack.py queue --seconds 540 --bring BACK
     python results/update.py merge BACK/runs.jsonl.xz
     python benchmarks/pinn_stack.py queue --seconds 540 --bring BACK --earlier BACK
+
+With `--together 2`, two stacks are trained in turn, on CUDA each on its own stream, so that the small kernels of one
+run beside the matrix products of the other.
 """
 
 import argparse
@@ -19,15 +22,18 @@ import traceback
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from counterpoise.lab.engine import Recipe, Run, RunBatch, execute
+from counterpoise.lab.engine import Recipe, Run, RunBatch, execute_in_steps
 from counterpoise.lab.engine.archive import SUFFIX, ArchivedStore, pack
 from counterpoise.lab.engine.balancer_groups import balancer_structure
+from counterpoise.lab.engine.torch_settings import num_threads
 from counterpoise.lab.studies import Cell, Study
 from counterpoise.lab.studies.rates import LookUp, cells_at_chosen_rates
 
@@ -84,6 +90,21 @@ def method_name(recipe: Recipe) -> str:
     return repr(balancer_structure(recipe))
 
 
+@dataclass(eq=False)
+class Training:
+    """A stack that is being trained. `stream` is the CUDA stream of its kernels; None for the default stream."""
+
+    stack: RunBatch
+    steps: Iterator[None]
+    stream: torch.cuda.Stream | None
+
+    def advance(self) -> None:
+        """Train one step, or one epoch of a trainer that cannot pause."""
+        context: AbstractContextManager[Any] = nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+        with context:
+            next(self.steps)
+
+
 @dataclass
 class RunQueue:
     """Train stacks in order until the time is used up.
@@ -95,6 +116,7 @@ class RunQueue:
         bring: Folder of the files to bring back. Default: none are written.
         probe: Trains one run for a few steps. It raises an error if the method cannot be captured as a CUDA graph,
             which then would slow down its whole stack.
+        together: Number of stacks that are trained in turn. Default: `1`.
     """
 
     selections: Sequence[Selection]
@@ -103,10 +125,12 @@ class RunQueue:
     bring: Path | None = None
     probe: Callable[[Run], None] | None = None
     started: float = field(default_factory=time.monotonic)
+    together: int = 1
 
     def __post_init__(self) -> None:
         self.store = ArchivedStore(self.out)
-        self.epoch_started = self.started
+        self.shared_seconds = 0.0  # the time of the device, divided among the stacks that are trained in turn
+        self.interrupted = False
 
     @property
     def remaining(self) -> float:
@@ -119,49 +143,91 @@ class RunQueue:
         A stack that fails is not tried again: the caller should start a new process, because the device may be
         unusable after an error.
         """
-        stack = self.next_stack()
-        while stack is not None and self.remaining > START_SECONDS:
-            print(f"{stack}, {self.remaining:.0f} s left", flush=True)
-            try:
-                self._train(stack)
-            except OutOfTimeError:
-                print("  interrupted: the time is used up", flush=True)
-                break
-            except Exception as error:
-                traceback.print_exc()
-                if not self._leave_out(stack, error):
-                    self._remember("stacks", [stack.key])
-                    self.bring_back(self.next_stack())
-                    return False
-            gc.collect()  # trainers and their CUDA graphs refer to each other
-            stack = self.next_stack()
-            self.bring_back(stack)
-        self.bring_back(stack)
-        print("nothing is left" if stack is None else f"next: {stack}", flush=True)
+        active: list[Training] = []
+        self._start_stacks(active)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="could not capture")
+            while active:
+                before, count = time.monotonic(), len(active)
+                for training in tuple(active):
+                    running, failed = self._advance(training)
+                    if not running:
+                        active.remove(training)
+                        training.steps = iter(())
+                        gc.collect()  # trainers and their CUDA graphs refer to each other
+                        self.bring_back()
+                        self._start_stacks(active)
+                    if failed:
+                        return False
+                self.shared_seconds += (time.monotonic() - before) / count
+        self.bring_back()
+        left = next(self.unfinished(), None)
+        print("nothing is left" if left is None else f"next: {left}", flush=True)
         return True
 
-    def next_stack(self) -> RunBatch | None:
-        """Return the first stack that is not finished and has not failed."""
+    def unfinished(self) -> Iterator[RunBatch]:
+        """Yield the stacks that are not finished, can be trained now, and have not failed."""
         failed = self._failed()
-        stacks = (s for each in self.selections for s in each.stacks(self.store.result, failed["methods"]))
-        return next((stack for stack in stacks if stack.key not in failed["stacks"]), None)
+        for selection in self.selections:
+            for stack in selection.stacks(self.store.result, failed["methods"]):
+                if stack.key not in failed["stacks"]:
+                    yield stack
 
-    def _train(self, stack: RunBatch) -> None:
-        self.epoch_started = time.monotonic()
+    def _start_stacks(self, active: list[Training]) -> None:
+        """Start as many stacks as are trained in turn, while there is time."""
+        busy = {run for training in active for run in training.stack.runs}
+        while len(active) < self.together and not self.interrupted and self.remaining > START_SECONDS:
+            stack = next((stack for stack in self.unfinished() if busy.isdisjoint(stack.runs)), None)
+            if stack is None:
+                return
+            print(f"{stack}, {self.remaining:.0f} s left", flush=True)
+            on_stream = self.together > 1 and torch.device(stack.runs[0].device).type == "cuda"
+            # Streams of high priority are not those of the branches of a step.
+            stream = torch.cuda.Stream(stack.runs[0].device, priority=-1) if on_stream else None
+            active.append(Training(stack, self._train(stack), stream))
+            busy |= set(stack.runs)
+
+    def _advance(self, training: Training) -> tuple[bool, bool]:
+        """Train a stack for one step. Return whether it goes on, and whether it has failed."""
+        try:
+            on_cpu = training.stack.runs[0].device == "cpu"
+            with num_threads(1 if on_cpu else torch.get_num_threads()):
+                training.advance()
+        except StopIteration:
+            return False, False
+        except OutOfTimeError:
+            self.interrupted = True
+            print("  interrupted: the time is used up", flush=True)
+            return False, False
+        except Exception as error:
+            traceback.print_exc()
+            if self._leave_out(training.stack, error):
+                return False, False
+            self._remember("stacks", [training.stack.key])
+            return False, True
+        return True, False
+
+    def _train(self, stack: RunBatch) -> Iterator[None]:
+        epoch_started = time.monotonic()
 
         def after_epoch(trainer: Any) -> None:
+            nonlocal epoch_started
             now = time.monotonic()
-            duration, self.epoch_started = now - self.epoch_started, now
+            duration, epoch_started = now - epoch_started, now
             if trainer.epoch in (1, 2) or trainer.epoch % 10 == 0:
                 value = f"{trainer.latest_value:.4g}"
-                print(f"  epoch {trainer.epoch}: {duration:.2f} s, mean value {value}", flush=True)
+                print(f"  {stack.study}, epoch {trainer.epoch}: {duration:.2f} s, mean value {value}", flush=True)
             if not trainer.done and self.remaining < duration:
                 self.store.save_checkpoint(stack.study, stack.key, trainer.state_dict())
                 raise OutOfTimeError
 
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", message="could not capture")
-            execute(stack, self.out, checkpoint_seconds=CHECKPOINT_SECONDS, after_epoch=after_epoch)
+        yield from execute_in_steps(
+            stack,
+            self.out,
+            checkpoint_seconds=CHECKPOINT_SECONDS,
+            after_epoch=after_epoch,
+            clock=lambda: self.shared_seconds,
+        )
 
     def _leave_out(self, stack: RunBatch, error: Exception) -> bool:
         """Leave out the methods that cannot be captured as a CUDA graph. Return whether there are such methods."""
@@ -190,8 +256,8 @@ class RunQueue:
         self.out.mkdir(parents=True, exist_ok=True)
         (self.out / FAILED).write_text(json.dumps(failed))
 
-    def bring_back(self, stack: RunBatch | None) -> None:
-        """Write the archive of the finished runs and the checkpoint of the next stack to the folder `bring`."""
+    def bring_back(self) -> None:
+        """Write the archive of the finished runs and the checkpoints of unfinished stacks to the folder `bring`."""
         if self.bring is None:
             return
         self.bring.mkdir(parents=True, exist_ok=True)
@@ -199,24 +265,33 @@ class RunQueue:
             print(f"  {pack(self.out, self.bring / ARCHIVE)} runs packed", flush=True)
         for old in self.bring.glob(f"{CHECKPOINT}.*"):
             old.unlink()
-        if stack is not None and self.store.has_checkpoint(stack.study, stack.key):
-            save_parts(self.store.batch_folder(stack.study, stack.key), self.bring)
+        stacks = [stack for stack in self.unfinished() if self.store.has_checkpoint(stack.study, stack.key)]
+        if stacks:
+            save_parts([self.store.batch_folder(stack.study, stack.key) for stack in stacks], self.bring)
 
 
-def save_parts(folder: Path, bring: Path) -> None:
-    """Write the folder of a checkpoint as a few files of limited size.
+def save_parts(folders: Sequence[Path], bring: Path) -> None:
+    """Write folders of checkpoints as a few files of limited size. The last ones are left out if all are too large.
 
     Raises:
-        ValueError: If the checkpoint is too large.
+        ValueError: If the first checkpoint is too large.
     """
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        tar.add(folder, f"{folder.parent.name}/{folder.name}")
-    content = compress(buffer.getvalue())
-    if len(content) > min(MAX_BYTES, MAX_PARTS * PART_BYTES):
-        raise ValueError(f"expected a checkpoint of at most {MAX_BYTES} bytes, got {len(content)}: use smaller stacks")
+    while len(content := _compressed(folders)) > min(MAX_BYTES, MAX_PARTS * PART_BYTES):
+        found = f"expected checkpoints of at most {MAX_BYTES} bytes, got {len(content)}"
+        if len(folders) == 1:
+            raise ValueError(f"{found}: use smaller stacks")
+        print(f"  {found}: {folders[-1].name} is left out", flush=True)
+        folders = folders[:-1]
     for number, first in enumerate(range(0, len(content), PART_BYTES)):
         (bring / f"{CHECKPOINT}.{number:02}").write_bytes(content[first : first + PART_BYTES])
+
+
+def _compressed(folders: Sequence[Path]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for folder in folders:
+            tar.add(folder, f"{folder.parent.name}/{folder.name}")
+    return compress(buffer.getvalue())
 
 
 def compress(content: bytes) -> bytes:
@@ -260,6 +335,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bring", type=Path, help="folder of the files to bring back")
     parser.add_argument("--earlier", type=Path, help="folder that an earlier call has brought back")
     parser.add_argument("--recorded", type=Path, action="append", help="folder of recorded archives")
+    parser.add_argument("--together", type=int, default=1, help="number of stacks that are trained in turn")
     parser.add_argument("--list", action="store_true", help="print the number of runs that are left, and stop")
 
 
@@ -280,7 +356,7 @@ def run_queue(
     """
     started, out = time.monotonic(), Path(options.out)
     prepare(out, options.recorded or recorded, options.earlier)
-    queue = RunQueue(selections, out, options.seconds or 1e9, options.bring, probe, started)
+    queue = RunQueue(selections, out, options.seconds or 1e9, options.bring, probe, started, options.together)
     if options.list:
         for selection in selections:
             print_left(selection, queue.store.result)

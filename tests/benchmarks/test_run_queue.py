@@ -62,21 +62,21 @@ def resume(folder: str) -> None:
     for name in METHODS:
         out, back = (Path(folder) / f"{part}-{name}" for part in ("second", "back"))
         scripts.prepare(out, [], back)
-        assert scripts.RunQueue([selection(scripts, name)], out, FOREVER, back).work()
+        assert scripts.RunQueue([selection(scripts, name, 3)], out, FOREVER, back, together=2).work()
 
 
-def test_runs_interrupted_and_resumed_in_another_process_equal_uninterrupted_ones(
+def test_stacks_in_turn_that_are_resumed_in_another_process_equal_uninterrupted_ones_one_after_another(
     scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in METHODS:
-        chosen = [selection(scripts, name)]
+        chosen = [selection(scripts, name, 3)]
         assert scripts.RunQueue(chosen, tmp_path / f"whole-{name}", FOREVER).work()
         with monkeypatch.context() as patch:
             patch.setattr(scripts, "START_SECONDS", -math.inf)  # train one epoch, although there is no time
             patch.setattr(scripts, "PART_BYTES", 4000)
             patch.setattr(scripts, "MAX_PARTS", 1000)
             back = tmp_path / f"back-{name}"
-            assert scripts.RunQueue(chosen, tmp_path / f"first-{name}", 0.0, back).work()
+            assert scripts.RunQueue(chosen, tmp_path / f"first-{name}", 0.0, back, together=2).work()
         assert {path.name for path in back.iterdir()} >= {"checkpoint.00", "checkpoint.01"}
         assert not (back / "runs.jsonl.xz").exists()
     folders = [str(ROOT / "tests"), str(ROOT / "tests" / "benchmarks"), str(ROOT / "benchmarks")]
@@ -122,10 +122,10 @@ def test_a_stack_that_fails_is_not_tried_again_and_uncaptured_methods_are_left_o
     def fail(stack: Any, *_: Any, **__: Any) -> None:
         raise UserWarning("could not capture") if any(run.recipe.name == "lra" for run in stack.runs) else OSError
 
-    monkeypatch.setattr(scripts, "execute", fail)
+    monkeypatch.setattr(scripts, "execute_in_steps", fail)
     queue = scripts.RunQueue([selection(scripts, "pinn")], tmp_path, FOREVER, probe=probe)
     assert not queue.work()  # without LRA there is another error
-    assert queue.next_stack() is None
+    assert list(queue.unfinished()) == []
     assert "lra" not in str(list(queue.selections[0].stacks({}.get, queue._failed()["methods"])))
 
 

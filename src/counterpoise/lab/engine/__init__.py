@@ -1,7 +1,7 @@
 """Training of runs: configuration, trainers, batches of runs, results on disk, executors."""
 
 from ..errors import CorruptWarning, RunError
-from .batching import RunBatch, available_cpus, execute, make_run_batches, plan
+from .batching import RunBatch, available_cpus, execute, execute_in_steps, make_run_batches, plan
 from .config import Recipe, Run, Schedule, Spec, recipe, spec
 from .executors import ExecutorName, make_executor, run_batches
 from .store import Store
@@ -20,6 +20,7 @@ __all__ = [
     "Trainer",
     "available_cpus",
     "execute",
+    "execute_in_steps",
     "make_executor",
     "make_run_batches",
     "plan",

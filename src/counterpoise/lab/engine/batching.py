@@ -3,7 +3,7 @@
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -18,6 +18,7 @@ from . import torchrun
 from .balancer_groups import balancer_structure, compares_gradients
 from .config import Run, content_hash
 from .methods import describe
+from .pinn import PinnTrainer
 from .pinn_workload import PinnWorkload
 from .qm9_workload import QM9Workload
 from .store import Store
@@ -163,14 +164,29 @@ def execute(
     """
     # On a CPU, one thread makes sums reproducible; several processes use the other cores.
     with num_threads(1 if batch.runs[0].device == "cpu" else torch.get_num_threads()):
-        _execute(batch, Store(root), checkpoint_seconds, after_epoch)
+        for _ in execute_in_steps(batch, root, checkpoint_seconds=checkpoint_seconds, after_epoch=after_epoch):
+            pass
 
 
-def _execute(
-    batch: RunBatch, store: Store, checkpoint_seconds: float, after_epoch: Callable[[Any], None] | None
-) -> None:
-    study, key = batch.study, batch.key
-    started = time.monotonic()
+def execute_in_steps(
+    batch: RunBatch,
+    root: Path | str,
+    *,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    after_epoch: Callable[[Any], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[None]:
+    """Train as `execute` does, and yield after each training step or epoch, so that batches can be trained in turn.
+
+    Args:
+        batch: the runs to train.
+        root: the output folder.
+        checkpoint_seconds: the least time between two checkpoints.
+        after_epoch: called with the trainer after each epoch.
+        clock: returns the time that is recorded with the results.
+    """
+    store, study, key = Store(root), batch.study, batch.key
+    started = clock()
     trainer = make_trainer(batch.runs)
     state = store.load_checkpoint(study, key)
     if state is not None:
@@ -180,7 +196,11 @@ def _execute(
         store.start_batch(study, key, batch.runs)
     saved, pause = time.monotonic(), checkpoint_seconds
     while not trainer.done:
-        trainer.train_epoch()
+        if isinstance(trainer, PinnTrainer):
+            yield from trainer.epoch_in_steps()
+        else:
+            trainer.train_epoch()
+            yield
         if not torchrun.is_main_process():
             continue
         store.save_progress(study, key, trainer.epoch, trainer.latest_value)
@@ -193,7 +213,7 @@ def _execute(
             after_epoch(trainer)
     if not torchrun.is_main_process():
         return
-    circumstances = _circumstances(batch, time.monotonic() - started, resumed=state is not None)
+    circumstances = _circumstances(batch, clock() - started, resumed=state is not None)
     results = zip(batch.runs, trainer.history, trainer.results(), trainer.pictures(), strict=True)
     for run, history, result, pictures in results:
         if store.result(run) is None:

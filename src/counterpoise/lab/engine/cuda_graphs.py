@@ -48,8 +48,11 @@ class CudaGraphStep:
         graph = torch.cuda.CUDAGraph()
         try:
             torch.cuda.synchronize()
+            # A workspace of its own lets the graph run beside graphs of other steps.
+            torch._C._cuda_clearCublasWorkspaces()
             with torch.cuda.graph(graph):
                 self.step()
+            torch._C._cuda_clearCublasWorkspaces()
         except RuntimeError as error:
             warnings.warn(f"could not capture the step as a CUDA graph: {error}", stacklevel=2)
             self.failed = True

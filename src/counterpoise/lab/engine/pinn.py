@@ -2,7 +2,7 @@
 
 import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -49,11 +49,18 @@ class PinnTrainer(StackTrainer):
 
     def train_epoch(self) -> None:
         """Train and evaluate one epoch, and append it to the history of each run."""
+        for _ in self.epoch_in_steps():
+            pass
+
+    def epoch_in_steps(self) -> Iterator[None]:
+        """Train and evaluate one epoch, and yield after each step. The settings of torch are those of the caller."""
         self.rate_factor.fill_(schedule_factor(self.schedule, self.epoch, self.schedule.epochs, 1.0))
         self.log.zero_()
-        with disable_onednn():
-            for _ in range(self.workload.steps):
+        for _ in range(self.workload.steps):
+            with disable_onednn():
                 self.advance()
+            yield
+        with disable_onednn():
             self.balancers.epoch_end()
             errors = {"rel_l2": self.best_value, "rel_l2_last": self.network.value}
             measured = {name: self.workload.errors(value).tolist() for name, value in errors.items()}

@@ -101,13 +101,15 @@ class PinnWorkload:
 
         Each task has its own autograd leaves for the shared parameters, so that its gradient is kept apart.
         """
-        layers = self.network.layers()
+        layers = self.network.aligned_layers()
         leaves = [[layer.detach().requires_grad_() for layer in layers] for _ in self.tasks]
         losses = self._losses(points, leaves)
         ones = [torch.ones_like(loss) for loss in losses]
         inputs = [leaf for row in leaves for leaf in row]
         found = torch.autograd.grad(losses, inputs, ones, materialize_grads=True)  # a bias may have no effect
-        flat = torch.cat([grad.flatten(1) for grad in found], 1)
+        shapes = [layer.shape for layer in self.network.layers()] * len(self.tasks)
+        unpadded = [grad[:, : shape[1], : shape[2]] for grad, shape in zip(found, shapes, strict=True)]
+        flat = torch.cat([grad.flatten(1) for grad in unpadded], 1)
         return torch.stack(losses, 1).detach(), flat.unflatten(1, (len(self.tasks), -1))
 
     def residuals(self, points: Sequence[Tensor], value: Tensor, rows: slice) -> dict[str, Tensor]:

@@ -76,6 +76,11 @@ class StackedPINN(nn.Module):
         """Return the parameters in the order in which `jet` takes them."""
         return [*self.weights, *self.biases]
 
+    def aligned_layers(self) -> list[Tensor]:
+        """Return the parameters, on CUDA with padded hidden dimensions, which spares `jet` to pad them in each pass."""
+        layers = self.layers()
+        return _padded(layers) if layers[0].is_cuda else layers
+
     def forward(self, x: Tensor) -> Tensor:
         """Map points (R, N, inputs), or (N, inputs) for the same points in all networks, to outputs (R, N)."""
         return self.jet(x if x.dim() == 3 else x.expand(len(self.weights[0]), *x.shape), ()).value
@@ -156,7 +161,8 @@ def _padded(parameters: Sequence[Tensor]) -> list[Tensor]:
     padded = []
     for parameter in parameters:
         rows, columns = (-size % ALIGNMENT if size > 2 else 0 for size in parameter.shape[1:])
-        padded.append(functional.pad(parameter, (0, columns, 0, rows)).contiguous())
+        wider = functional.pad(parameter, (0, columns, 0, rows)) if rows or columns else parameter
+        padded.append(wider.contiguous())
     return padded
 
 
