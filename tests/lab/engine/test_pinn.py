@@ -14,6 +14,7 @@ from counterpoise.lab.engine.balancer_groups import BalancerGroups
 from counterpoise.lab.engine.pinn import PinnTrainer, decode_field
 from counterpoise.lab.engine.pinn_workload import PinnWorkload
 from counterpoise.lab.engine.task_losses import balanced_gradient, linear_losses
+from counterpoise.lab.models.pinn import StackedPINN, _padded
 from counterpoise.lab.studies.pinn import METHODS
 
 pytestmark = pytest.mark.filterwarnings("ignore::counterpoise.BalanceWarning")
@@ -45,6 +46,14 @@ def test_task_gradients_of_one_pass_equal_those_of_separate_passes(form: str) ->
         torch.testing.assert_close(gradients[:, task], torch.cat([grad.flatten(1) for grad in grads], 1))
 
 
+def test_padded_units_change_neither_losses_nor_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = PinnWorkload([make_run(recipe("static"), 0)])
+    points = workload.draw()
+    expected = workload.task_gradients(points)
+    monkeypatch.setattr(StackedPINN, "aligned_layers", lambda network: _padded(network.layers()))
+    torch.testing.assert_close(workload.task_gradients(points), expected)
+
+
 def test_the_loss_is_the_mean_square_of_the_residuals() -> None:
     workload = PinnWorkload([make_run(recipe("static"), 0, form="two")])
     points = workload.draw()
@@ -54,7 +63,7 @@ def test_the_loss_is_the_mean_square_of_the_residuals() -> None:
     torch.testing.assert_close(means, workload.losses(points).detach())
 
 
-@pytest.mark.parametrize("name", ["BPGS", "LRA", "Kendall", "PCGrad", "DCGD + LRA", "GradNorm"])
+@pytest.mark.parametrize("name", ["BPGS (gradient)", "LRA", "Kendall", "FAMO", "PCGrad", "DCGD + LRA", "GradNorm"])
 def test_balancers_on_known_gradients_equal_those_on_a_network(name: str) -> None:
     runs = [make_run(METHODS[name], seed) for seed in (0, 1)]
     workload = PinnWorkload(runs)

@@ -72,6 +72,8 @@ def layers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     language.__dict__.update(
         constexpr=int,
         int64=torch.int64,
+        float32=torch.float32,
+        float64=torch.float64,
         load=load,
         store=store,
         arange=torch.arange,
@@ -110,6 +112,19 @@ def test_kernels_agree_with_the_reference(
         gradients = torch.autograd.grad((outputs * factors).sum(), network.layers(), materialize_grads=True)
         found.append((outputs, gradients))
     torch.testing.assert_close(found[1], found[0])
+
+
+def test_the_kernel_of_random_numbers_draws_those_of_the_reference(layers: Any) -> None:
+    seeds, step = torch.tensor([0, 5, -3]), torch.tensor(40_000)
+    expected = pinn.draw_uniform(seeds, step, 1500, torch.float32)
+    torch.testing.assert_close(layers.uniform_draws(seeds, step, 1500), expected, rtol=0, atol=0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_random_numbers_on_cuda_are_those_on_the_cpu() -> None:
+    seeds, step = torch.arange(300), torch.tensor(49_999)
+    found = [pinn.draw_uniform(seeds.to(d), step.to(d), 3000, torch.float32).cpu() for d in ("cpu", "cuda")]
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

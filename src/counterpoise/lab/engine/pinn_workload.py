@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...functional._random import uniform
 from ..data.pde import EQUATIONS, GRID, Term
-from ..models.pinn import Derivatives, StackedPINN
+from ..models.pinn import Derivatives, StackedPINN, draw_uniform
 from .config import Run
 
 STEPS = 1000  # steps of an epoch, after which the learning rate is multiplied by 0.9
@@ -82,8 +81,7 @@ class PinnWorkload:
     def points_at(self, step: Tensor, rows: slice = slice(None)) -> list[Tensor]:
         """Return the points (R, N, 2) of each pass. They depend on the seed of the run and the step alone."""
         counts = [[self.points[t.drawn == 2] * t.drawn for t in found.terms] for found in self.passes]
-        seeds = self.seeds[rows]
-        draws = uniform(seeds, step.expand(len(seeds)), sum(map(sum, counts))).to(self.dtype)
+        draws = draw_uniform(self.seeds[rows], step, sum(map(sum, counts)), self.dtype)
         parts = iter(draws.split([count for group in counts for count in group], 1))
         points = []
         for found in self.passes:

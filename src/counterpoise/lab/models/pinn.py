@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ...functional._random import uniform
 from .tanh_jet import Orders, channel_count, derivative_channels, tanh_jet
 
 ALIGNMENT = 4  # of hidden dimensions on CUDA
@@ -175,6 +176,19 @@ def fused_layers(x: Tensor, orders: Orders) -> Any:
     if not supported or max(orders, default=0) > 2 or os.environ.get("COUNTERPOISE_FUSED") == "0":
         return None
     return _load_layers()
+
+
+def draw_uniform(seeds: Tensor, step: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """Draw (R, count) numbers uniformly from (0, 1), as a function of the seeds (R,) and the step.
+
+    On CUDA, one kernel gives the same numbers; COUNTERPOISE_FUSED_DRAWS=0 disables it.
+    """
+    fused = seeds.is_cuda and dtype == torch.float32 and os.environ.get("COUNTERPOISE_FUSED_DRAWS") != "0"
+    kernels = _load_layers() if fused else None
+    if kernels is not None:
+        draws: Tensor = kernels.uniform_draws(seeds, step, count)
+        return draws
+    return uniform(seeds, step.expand(len(seeds)), count).to(dtype)
 
 
 @cache

@@ -102,3 +102,11 @@ class OutputLayer(torch.autograd.Function):
         kernels.output_layer_backward[(parts, runs)](*inputs, points, width, **options)
         total = sums.sum(1)
         return result, total[:, :1], total[:, 1].unsqueeze(-1), None
+
+
+def uniform_draws(seeds: Tensor, step: Tensor, count: int) -> Tensor:
+    """Draw (R, count) numbers uniformly from (0, 1) in one kernel: `functional.uniform`, rounded to float32."""
+    out = torch.empty(len(seeds), count, device=seeds.device)
+    grid = (triton.cdiv(count, BLOCK), len(seeds))
+    kernels.uniform_draws[grid](seeds, step, out, count, block=BLOCK)
+    return out

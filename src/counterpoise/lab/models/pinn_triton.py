@@ -306,3 +306,24 @@ def output_layer_backward(  # type: ignore[no-untyped-def]
     target = sums + (run * tl.num_programs(0) + tl.program_id(0)) * 2 * width + column
     tl.store(target, tl.sum(value, 0), column < width)
     tl.store(target + width, tl.sum(total, 0), column < width)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _mix(x):  # type: ignore[no-untyped-def]
+    """Apply the finaliser of splitmix64. The masks make the shifts fill with zeros."""
+    x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * -0x40A7B892E31B1A47
+    x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * -0x6B2FB644ECCEEE15
+    return x ^ ((x >> 31) & 0x1FFFFFFFF)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def uniform_draws(seeds, step, out, count, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Draw `count` numbers per seed uniformly from (0, 1), as `counterpoise.functional.uniform` does."""
+    place = tl.program_id(0) * block + tl.arange(0, block)
+    run = tl.program_id(1).to(tl.int64)
+    inside = place < count
+    seed = tl.load(seeds + run + place * 0, inside, other=0)
+    index = tl.load(step + place * 0, inside, other=0) * count + place + 1
+    bits = _mix(_mix(seed) + index * -0x61C8864680B583EB)
+    draws = (((bits >> 12) & 0xFFFFFFFFFFFFF).to(tl.float64) + 0.5) * 2.220446049250313e-16
+    tl.store(out + run * count + place, draws.to(tl.float32), inside)
