@@ -2,6 +2,7 @@
 
 python benchmarks/pinn_stack.py check               # one step after another on CUDA and on the CPU, every method
 python benchmarks/pinn_stack.py time --runs 150     # milliseconds and kernels per step
+python benchmarks/pinn_stack.py operations          # operations per step on the CPU, by method and by part
 python benchmarks/pinn_stack.py queue --seconds 540 --bring BACK   # what is not recorded yet, see run_queue.py
 """
 
@@ -9,12 +10,15 @@ import argparse
 import os
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from run_queue import Selection, add_options, run_queue
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from counterpoise.lab.engine import Recipe, Run, Store, spec
 from counterpoise.lab.engine.cuda_graphs import WARM_UP, CudaGraphStep
@@ -27,6 +31,7 @@ from counterpoise.lab.studies.select import select_runs
 RESULTS = Path(__file__).parent.parent / "results"
 RECORDED = (RESULTS / "physics", RESULTS / "physics" / "search")
 PROFILED = 10  # steps
+WITHOUT_KERNEL = ("detach", "alias", "_unsafe_view", "promote_types", "lift_fresh")
 PROBED = 41  # steps: gradients are measured in every tenth, and each CUDA graph has a warm-up
 
 
@@ -76,9 +81,7 @@ def check(study: str, steps: int) -> None:
 
 def measure(study: str, which: str, count: int, steps: int, width: int, profile: bool) -> None:
     """Print the time, the memory and the number of kernels of a step."""
-    groups = {"one-pass": ONE_PASS, "gradient": GRADIENT_SPACE, "sum": {"Sum": ONE_PASS["Sum"]}, "all": dict(METHODS)}
-    methods = groups.get(which) or {which: METHODS[which]}
-    trainer = PinnTrainer(make_runs(study, methods, count, "cuda", width=width))
+    trainer = PinnTrainer(make_runs(study, selected_methods(which), count, "cuda", width=width))
     started = time.perf_counter()
     for _ in range(100 * WARM_UP + 1):  # NTK measures in every hundredth step, and each graph has its own warm-up
         trainer.advance()
@@ -114,6 +117,78 @@ def print_kernels(step: Callable[[], None], steps: int, shown: int = 14) -> None
     for event in sorted(kernels, key=lambda event: -event.device_time_total)[:shown]:
         each = event.device_time_total / 1e3 / steps
         print(f"  {each:8.3f} ms/step  {event.count / steps:7.1f} calls  {event.key[:90]}")
+
+
+class OperationCounter(TorchDispatchMode):
+    """Count the operations that launch a kernel on a device, by part of a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part, self.counts = "other", Counter[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.split("::")[1]
+        if not (func.is_view or name in WITHOUT_KERNEL or name.startswith(("empty", "new_empty"))):
+            self.counts[self.part] += 1
+        return func(*args, **kwargs or {})
+
+    def attribute(self, owner: Any, name: str, part: str) -> None:
+        """Attribute the operations of a method to a part."""
+        method = getattr(owner, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            before, self.part = self.part, part
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self.part = before
+
+        setattr(owner, name, counted)
+
+
+def count_operations(study: str, methods: dict[str, Recipe], due: bool) -> Counter[str]:
+    """Return the operations of a step with six runs of each method. What remains as "other" are the balancers.
+
+    Args:
+        study: name of the study.
+        methods: the methods of the stack.
+        due: whether methods measure gradients in this step.
+    """
+    trainer = PinnTrainer(make_runs(study, methods, 6 * len(methods), "cpu", interior=8, boundary=4, width=4))
+    pattern, counter = [due] * len(trainer.schedules), OperationCounter()
+    trainer.step((*[True] * len(pattern), False))
+    for name, part in {"draw": "points", "task_gradients": "network", "errors": "evaluation"}.items():
+        counter.attribute(trainer.workload, name, part)
+    for name, part in {"_finish_step": "step end", "_update": "update", "_keep_best": "best network"}.items():
+        counter.attribute(trainer, name, part)
+    with counter:
+        trainer.step((*pattern, True))
+        trainer.workload.errors(trainer.best_value)
+    return counter.counts
+
+
+def print_operations(study: str, which: str) -> None:
+    """Print the operations of each method alone, and of a stack of all methods.
+
+    On CUDA there are fewer, because layers, random numbers and BPGS are single kernels.
+    """
+    methods = selected_methods(which)
+    print(f"{'balancer and its optimiser':36} step  measuring")
+    shared = count_operations(study, {"Sum": METHODS["Sum"]}, False)["update"]
+    for name, recipe in methods.items():
+        counts = [count_operations(study, {name: recipe}, due) for due in (False, True)]
+        found = [count["other"] + count["step end"] + count["update"] - shared for count in counts]
+        print(f"{name:36} {found[0]:4} {found[1]:10}")
+    for due in (False, True):
+        parts = count_operations(study, methods, due)
+        listed = ", ".join(f"{part.replace('other', 'balancers')} {count}" for part, count in parts.items())
+        print(f"{len(methods)} methods{', measuring' if due else ''}: {sum(parts.values())} operations; {listed}")
+
+
+def selected_methods(which: str) -> dict[str, Recipe]:
+    """Return the methods of a group, or the one with the given label."""
+    groups = {"one-pass": ONE_PASS, "gradient": GRADIENT_SPACE, "sum": {"Sum": ONE_PASS["Sum"]}, "all": dict(METHODS)}
+    return groups.get(which) or {which: METHODS[which]}
 
 
 def train(options: argparse.Namespace) -> int:
@@ -158,7 +233,7 @@ def probe(run: Run) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("check", "time", "train", "queue"))
+    parser.add_argument("command", choices=("check", "time", "operations", "train", "queue"))
     parser.add_argument("--study", default="pinn-helmholtz")
     parser.add_argument("--methods", default="one-pass", help='"one-pass", "gradient", "all", "sum" or a label')
     parser.add_argument("--runs", type=int, default=150)
@@ -183,6 +258,8 @@ def main() -> None:
         raise SystemExit(run_queue(found, options, recorded=RECORDED, probe=probe))
     if options.command == "check":
         check(options.study, options.steps)
+    elif options.command == "operations":
+        print_operations(options.study, options.methods)
     elif options.command == "train":
         raise SystemExit(train(options))
     else:
