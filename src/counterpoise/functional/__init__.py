@@ -22,7 +22,7 @@ from .bpgs import (
 from .cagrad import cagrad, cagrad_weights
 from .closed_form import geometric_mean, log_sum, stch, uw_o, uw_so, weighted_sum
 from .config import config_weights, mconfig_update, mconfig_weights
-from .cov import CoVState, cov_update, cov_weights
+from .cov_weighting import CoVState, cov_update, cov_weights
 from .dcgd import DCGDKind, dcgd_weights
 from .dualproj import dualproj, dualproj_weights
 from .epochs import dtp_weights, dwa_weights

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ._floats import FLOOR, FloatStep, softmax
 from ._outliers import GROWTH, OUTLIER, UNUSABLE
-from .cov import OBSERVATIONS, VARIANCE_FLOOR
+from .cov_weighting import OBSERVATIONS, VARIANCE_FLOOR
 from .go4align import COST_ROUNDING
 from .scalarisation import DISTANCE_ROUNDING, DISTANCE_SMOOTHING
 
