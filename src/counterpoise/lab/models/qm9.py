@@ -21,6 +21,8 @@ ATOM_FEATURES, EDGE_FEATURES = 11, 5
 COMPUTE_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """Types in which messages are computed. TF32 is a setting of the CUDA matrix products."""
 
+EXPONENT_BITS = 0x7F800000  # of a float32 number: without the others, it is a power of two
+
 
 class MoleculeBatch(NamedTuple):
     """Molecules for each of R networks, in S slots of N atoms, each with G molecules side by side and padding.
@@ -255,8 +257,9 @@ def _float_product(first: Tensor, second: Tensor, factor: Tensor | None = None) 
 
 
 def _power_of_two(values: Tensor) -> Tensor:
-    """Return the largest powers of two that are at most as large as positive numbers."""
-    return values.clamp_min(torch.finfo(values.dtype).tiny).log2().floor().exp2()
+    """Return the largest powers of two that are at most as large as positive float32 numbers."""
+    bits = values.clamp_min(torch.finfo(torch.float32).tiny).view(torch.int32) & EXPONENT_BITS
+    return bits.view(torch.float32)
 
 
 def _select(value: Tensor, rows: slice) -> Tensor:
