@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from counterpoise.lab.data.visualisation import COLUMNS, PREDICTED
 from counterpoise.lab.engine import Store
+from counterpoise.lab.report.card_pictures import CardPicture
 from counterpoise.lab.report.figures.spec import FigureSpec
 from counterpoise.lab.report.html import Page
 from counterpoise.lab.report.html_sections import (
@@ -25,10 +26,12 @@ from counterpoise.lab.report.html_sections import (
     PredictionStrip,
     StudySection,
 )
+from counterpoise.lab.report.leaderboard_page import LeaderboardSection, WorldCard
 from counterpoise.lab.report.pdf import render_pdf, write_pdf
 from counterpoise.lab.report.pdf_document import LANDSCAPE, PORTRAIT, WIDTHS
 from counterpoise.lab.report.pdf_tables import score_tables
 from counterpoise.lab.report.pdf_text import REGULAR, SYMBOLS, markup
+from counterpoise.lab.report.ranks import PrintedTable
 from counterpoise.lab.report.run_collection import CollectedRuns, Problem
 from counterpoise.lab.studies import STUDIES
 
@@ -159,6 +162,17 @@ def test_identical_tables_of_a_study_are_shown_once(tmp_path: Path) -> None:
     text = text_of(render(Page([make_section([make_table(2, 2), make_table(2, 2)])]), tmp_path))
     assert "Table 1" in text
     assert "Table 2" not in text
+
+
+def test_leaderboard_has_the_tables_of_the_page(tmp_path: Path) -> None:
+    scores = PrintedTable(["method", "mean rank"], [["LRA", "1.5"]], "Physics")
+    card = WorldCard("physics", "Physics", "Equations", "", [], scores, (), (), CardPicture(""))
+    against = PrintedTable(["world", "difference"], [["Physics", "error 24 × higher"]], "BPGS against Kendall")
+    page = Page([make_section([])], leaderboard=LeaderboardSection(cards=[card], head_to_head=against))
+    text = text_of(render(page, tmp_path))
+    assert "Table 1. BPGS against Kendall" in text
+    assert "Physics error 24 × higher" in text
+    assert "Table 2. Physics" in text
 
 
 def test_tall_figures_and_pictures_stay_on_their_page(tmp_path: Path) -> None:

@@ -13,8 +13,13 @@ from ..studies.pinn import METHODS as PINN_METHODS
 from ..studies.tabular import GRADED, PLAIN
 
 PLAIN_SUM, TUNED_SUM = "Plain sum", "Hand-tuned sum"
-NAMES = {"static": PLAIN_SUM, "aligned-mtl": "Aligned-MTL", "nash-authors": "Nash-MTL (authors)"}
-"""Names of methods that differ from the labels in the studies of physics-informed networks."""
+NAMES = {
+    "static": PLAIN_SUM,
+    "aligned-mtl": "Aligned-MTL",
+    "gradnorm-proxy": "GradNormProxy",
+    "nash-authors": "Nash-MTL (authors)",
+}
+"""Names of methods that differ from the labels in the studies of physics-informed networks, or are missing there."""
 
 
 @dataclass(frozen=True)

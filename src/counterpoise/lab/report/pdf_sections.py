@@ -121,7 +121,7 @@ def count_verdicts(rows: Sequence[LedgerRow]) -> str:
 
 
 def add_leaderboard(story: Story, leaderboard: LeaderboardSection, folder: Path) -> None:
-    """Add the comparison of all methods in each world."""
+    """Add the comparison of all methods in each world, and of BPGS with Kendall."""
     if not leaderboard.cards:
         return
     story.heading("Which method?", "leaderboard")
@@ -134,6 +134,8 @@ def add_leaderboard(story: Story, leaderboard: LeaderboardSection, folder: Path)
         file = folder / "figures" / f"{name}.pdf"
         reflowed = reflow(spec)
         story.figure(file.read_bytes() if reflowed is spec else figure_content(reflowed), spec.alt_text)
+    if leaderboard.head_to_head:
+        story.table(printed_table(leaderboard.head_to_head))
     for card in leaderboard.cards:
         story.subheading(card.title, f"world-{card.anchor}")
         story.text(f"{card.situation}. {' '.join(card.confounds)}")

@@ -108,7 +108,7 @@ def frontier(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> Figu
     panels = [_frontier_panel(standings, costs) for standings in board]
     columns = min(COLUMNS, len(panels))
     return FigureSpec(
-        "Score against cost: the best method of each cost is named",
+        "Score against cost: the best method of each cost is named, the dashed line is the plain sum",
         "Scores relative to the plain sum against the cost of a step, with a panel per world.",
         panels,
         columns=columns,
@@ -126,7 +126,7 @@ def _frontier_panel(standings: WorldStandings, costs: Mapping[str, Cost]) -> Pan
     }
     low, high = min(0.0, *heights.values()), max(0.0, *heights.values())
     span = (high - low) or 1.0
-    marks: list[Mark] = [ReferenceLine(0.0, "horizontal", "plain sum", emphasised=True)]
+    marks: list[Mark] = [ReferenceLine(0.0, "horizontal", emphasised=True)]
     times = {method: time for method in heights if (time := costs[method].time) is not None}
     if len(times) >= LEAST_TIMES:
         x_axis = Axis("time of a step, relative to the plain sum")
@@ -134,7 +134,7 @@ def _frontier_panel(standings: WorldStandings, costs: Mapping[str, Cost]) -> Pan
         frontier_methods = [
             m for m in times if not any(times[o] < times[m] and heights[o] >= heights[m] for o in times)
         ]
-        marks += [TextLabel(times[m], heights[m] + 0.06 * span, m, "center", "bottom") for m in frontier_methods]
+        marks += [_name(times[m], heights[m], m, span) for m in frontier_methods]
     else:
         x_axis = Axis(
             "backward passes of a step", ticks=list(enumerate(TICKS)), limits=(-0.6, len(TICKS) - 0.4), grid=False
@@ -145,11 +145,17 @@ def _frontier_panel(standings: WorldStandings, costs: Mapping[str, Cost]) -> Pan
                 spread = np.linspace(-0.15, 0.15, len(group)) if len(group) > 1 else np.zeros(1)
                 marks.append(_named_points(dict(zip(group, place + spread, strict=True)), heights))
                 best = max(group, key=lambda method: heights[method])
-                marks.append(TextLabel(place, heights[best] + 0.06 * span, best, "center", "bottom"))
+                marks.append(_name(place, heights[best], best, span))
     powers = range(int(np.floor(low)), int(np.ceil(high)) + 1)
     y_ticks = [(power, f"{10.0**power:g}") for power in powers] if factors else None
     y_axis = Axis(axis_label(world), ticks=y_ticks, limits=(low - 0.08 * span, high + 0.2 * span))
     return Panel(marks, world.title, x_axis, y_axis)
+
+
+def _name(x: float, height: float, method: str, span: float) -> TextLabel:
+    """Return the name of a method above its point, and above the line of the plain sum if it would cross that."""
+    bottom, top = height + 0.06 * span, height + 0.14 * span
+    return TextLabel(x, 0.02 * span if bottom < 0.02 * span and top > 0 else bottom, method, "center", "bottom")
 
 
 def _named_points(places: Mapping[str, float], heights: Mapping[str, float]) -> Points:
