@@ -83,7 +83,7 @@ def measure(study: str, which: str, count: int, steps: int, width: int, profile:
     """Print the time, the memory and the number of kernels of a step."""
     trainer = PinnTrainer(make_runs(study, selected_methods(which), count, "cuda", width=width))
     started = time.perf_counter()
-    for _ in range(100 * WARM_UP + 1):  # NTK measures in every hundredth step, and each graph has its own warm-up
+    for _ in range(100 * (WARM_UP + 1) + 1):  # NTK measures in every hundredth step after the first
         trainer.advance()
     torch.cuda.synchronize()
     first = time.perf_counter() - started
@@ -123,7 +123,7 @@ class OperationCounter(TorchDispatchMode):
     """Count the operations that launch a kernel on a device, by part of a step."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.part, self.counts = "other", Counter[str]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .config import Run
+from .cuda_graphs import Branches
 from .optim import schedule_factor
 from .pinn_workload import PinnWorkload
 from .stack_trainer import Pattern, StackTrainer, rounded
-from .task_losses import Branches, balanced_gradient
+from .task_losses import balanced_gradient
 from .torch_settings import disable_onednn
 from .trainer import peak_z_over_tau
 
@@ -74,13 +75,13 @@ class PinnTrainer(StackTrainer):
     def step(self, due: Pattern) -> None:
         workload = self.workload
         last = workload.counter - 1
-        branches = Branches(workload.seeds.device)
+        beside = Branches(workload.seeds.device, first=-1)
         if due[-1]:
-            with branches.next():
+            with beside.next():
                 self._finish_step(last)
         points = workload.draw()
         losses, gradients = workload.task_gradients(points)
-        branches.join()
+        beside.join()
         with self._measuring(due):
             residuals = partial(workload.residuals, points)
             direction = balanced_gradient(self.balancers, self.network.value, losses, gradients, residuals)
@@ -102,7 +103,7 @@ class PinnTrainer(StackTrainer):
         better = total < self.best_loss
         pairs = ((self.best_loss, total), (self.best_step, self.network.steps), (self.best_value, self.network.value))
         for kept, new in pairs:
-            torch.where(better, new, kept, out=kept)
+            torch.where(better, torch.as_tensor(new), kept, out=kept)
 
     def _record(self, measured: dict[str, list[float]]) -> None:
         losses, weights = (self.log / self.workload.steps).tolist()

@@ -1,6 +1,8 @@
 """The workload of the studies of physics-informed networks: R networks on one differential equation."""
 
+import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -11,6 +13,7 @@ from torch import Tensor
 from ..data.pde import EQUATIONS, GRID, Term
 from ..models.pinn import Derivatives, StackedPINN, draw_uniform
 from .config import Run
+from .cuda_graphs import Branches
 
 STEPS = 1000  # steps of an epoch, after which the learning rate is multiplied by 0.9
 EVALUATION_POINTS = 2500  # points per forward pass in evaluation
@@ -97,14 +100,18 @@ class PinnWorkload:
     def task_gradients(self, points: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Return the detached losses (R, T), and their gradients (R, T, P) from a single reverse pass.
 
-        Each task has its own autograd leaves for the shared parameters, so that its gradient is kept apart.
+        Each task has its own autograd leaves for the shared parameters, so that its gradient is kept apart. On CUDA,
+        the passes are parallel branches, forward and backward; COUNTERPOISE_PARALLEL=0 disables this.
         """
+        branches = Branches(self.seeds.device) if os.environ.get("COUNTERPOISE_PARALLEL") != "0" else None
         layers = self.network.aligned_layers()
         leaves = [[layer.detach().requires_grad_() for layer in layers] for _ in self.tasks]
-        losses = self._losses(points, leaves)
+        losses = self._losses(points, leaves, branches)
         ones = [torch.ones_like(loss) for loss in losses]
         inputs = [leaf for row in leaves for leaf in row]
         found = torch.autograd.grad(losses, inputs, ones, materialize_grads=True)  # a bias may have no effect
+        if branches is not None:
+            branches.join()
         shapes = [layer.shape for layer in self.network.layers()] * len(self.tasks)
         unpadded = [grad[:, : shape[1], : shape[2]] for grad, shape in zip(found, shapes, strict=True)]
         flat = torch.cat([grad.flatten(1) for grad in unpadded], 1)
@@ -126,21 +133,35 @@ class PinnWorkload:
             for name, count, task in zip(self.tasks, total, found, strict=True)
         }
 
-    def _losses(self, points: Sequence[Tensor], layers: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    def _losses(
+        self, points: Sequence[Tensor], layers: Sequence[Sequence[Tensor]], branches: Branches | None = None
+    ) -> list[Tensor]:
         """Return the loss (R,) of each task: the sum of the mean squares of its residuals."""
-        found = self._residuals(points, layers)
-        return [torch.stack([residual.square().mean(1) for residual in task]).sum(0) for task in found]
+        means: list[list[Tensor]] = [[] for _ in self.tasks]
+        for found, x in zip(self.passes, points, strict=True):
+            with nullcontext() if branches is None else branches.next():
+                residuals = self._pass_residuals(found, x, layers[found.task])
+                means[found.task] += [residual.square().mean(1) for residual in residuals]
+        if branches is not None:
+            branches.join()
+        return [task[0] if len(task) == 1 else torch.stack(task).sum(0) for task in means]
 
     def _residuals(self, points: Sequence[Tensor], layers: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """Return the residuals (R, N) of each task, evaluated with its own parameters."""
         residuals: list[list[Tensor]] = [[] for _ in self.tasks]
         for found, x in zip(self.passes, points, strict=True):
-            jet = self.network.jet(x, found.derivatives, layers[found.task])
-            start = 0
-            for term in found.terms:
-                stop = start + self.points[term.drawn == 2]
-                residuals[found.task] += term.residuals(x[:, start:stop], jet.narrow(start, stop))
-                start = stop
+            residuals[found.task] += self._pass_residuals(found, x, layers[found.task])
+        return residuals
+
+    def _pass_residuals(self, found: NetworkPass, x: Tensor, layers: Sequence[Tensor]) -> list[Tensor]:
+        """Return the residuals (R, N) of the terms of one pass."""
+        jet = self.network.jet(x, found.derivatives, layers)
+        residuals: list[Tensor] = []
+        start = 0
+        for term in found.terms:
+            stop = start + self.points[term.drawn == 2]
+            residuals += term.residuals(x[:, start:stop], jet.narrow(start, stop))
+            start = stop
         return residuals
 
     def _layers(self, value: Tensor) -> list[Tensor]:

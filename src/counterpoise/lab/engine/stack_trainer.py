@@ -12,9 +12,8 @@ from torch import Tensor
 from ...weighting._gradients import Schedule as MeasurementSchedule
 from .balancer_groups import BalancerGroups
 from .config import Run
-from .cuda_graphs import CudaGraphStep
+from .cuda_graphs import Branches, CudaGraphStep
 from .optim import network_optimizer
-from .task_losses import Branches
 
 Pattern = tuple[bool, ...]
 """Which of the balancers' schedules measure gradients in a step, and possibly further variants of the step."""

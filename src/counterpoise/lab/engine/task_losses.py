@@ -6,8 +6,6 @@ without another pass through the network.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from typing import Any
 
 import torch
@@ -18,8 +16,7 @@ import counterpoise as cp
 
 from ...gradients import TaskGradients
 from .balancer_groups import BalancerGroups
-
-BRANCHES = 32  # parallel branches of a step
+from .cuda_graphs import Branches
 
 
 class _LinearLosses(torch.autograd.Function):
@@ -128,38 +125,6 @@ def _combine(
     balancer.backward(task_losses, shared=leaves[:1], **needs)
     assert all(leaf.grad is not None for leaf in leaves), "every method gives all parameters a gradient"
     return [leaf.grad for leaf in leaves if leaf.grad is not None]
-
-
-class Branches:
-    """Independent parts of a step on parallel streams, which become parallel branches of a CUDA graph.
-
-    The small kernels of one method do not fill a GPU. Elsewhere than on CUDA this does nothing.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.streams: list[torch.cuda.Stream] = []
-        self.count = 0
-        if device.type == "cuda":
-            self.origin = torch.cuda.current_stream(device)
-            self.streams = _side_streams(device)
-            for stream in self.streams:
-                stream.wait_stream(self.origin)
-
-    def next(self) -> AbstractContextManager[Any]:
-        """Return a context in which kernels are launched on the next stream."""
-        if not self.streams:
-            return nullcontext()
-        self.count += 1
-        return torch.cuda.stream(self.streams[self.count % len(self.streams)])
-
-    def join(self) -> None:
-        for stream in self.streams:
-            self.origin.wait_stream(stream)
-
-
-@cache
-def _side_streams(device: torch.device) -> list[torch.cuda.Stream]:
-    return [torch.cuda.Stream(device) for _ in range(BRANCHES)]
 
 
 def _needs_residuals(balancer: cp.Balancer) -> bool:
