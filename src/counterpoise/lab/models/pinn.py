@@ -95,6 +95,8 @@ class StackedPINN(nn.Module):
             layers: the parameters to use instead of those of this module, in the order of `layers()`.
         """
         parameters = self.layers() if layers is None else list(layers)
+        if x.is_cuda:
+            parameters = _padded(parameters)
         weights, biases = parameters[: len(self.weights)], parameters[len(self.weights) :]
         orders: Orders = tuple(order for _, order in derivatives)
         x = (x - self.centre) / self.spread
@@ -105,7 +107,7 @@ class StackedPINN(nn.Module):
                 z = _linear(tanh_jet(z, bias, orders), weight)
             z = z.squeeze(-1)
         else:
-            z = self._fused(kernels, x, derivatives, _padded(weights), _padded(biases))
+            z = self._fused(kernels, x, derivatives, weights, biases)
         along = [[z[:, channel] for channel in channels] for channels in derivative_channels(orders)]
         return Jet(z[:, 0] + biases[-1].squeeze(-1), along)
 

@@ -308,7 +308,7 @@ def output_layer_backward(  # type: ignore[no-untyped-def]
     tl.store(target + width, tl.sum(total, 0), column < width)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _mix(x):  # type: ignore[no-untyped-def]
     """Apply the finaliser of splitmix64. The masks make the shifts fill with zeros."""
     x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * -0x40A7B892E31B1A47

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 MAX_ORDER = 4
-SHAPES = 64  # compiled versions of the kernels: one for each number of points, directions and networks
+SHAPES = 64  # compiled versions of the kernels: one for each number of points, units and directions
 
 Orders = tuple[int, ...]
 """The highest order of derivative along each direction."""
@@ -169,10 +169,15 @@ def _kernel(function: Callable[..., Tensor], like: Tensor) -> Callable[..., Tens
     if not like.is_cuda or os.environ.get("COUNTERPOISE_COMPILE") == "0":
         return function
     if function not in _compiled:
+        from torch._dynamo import maybe_mark_dynamic  # not at the top: importing the compiler takes a second
+
         _allow_many_shapes()
         compiled = torch.compile(function, dynamic=False)
 
         def with_fallback(*inputs: Any) -> Tensor:
+            for value in inputs:
+                if isinstance(value, Tensor):
+                    maybe_mark_dynamic(value, 0)  # compiling again for another number of networks takes long
             try:
                 return compiled(*inputs)
             except Exception as error:
