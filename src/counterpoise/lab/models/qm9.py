@@ -140,11 +140,14 @@ class StackedMPNN(nn.Module):
     def _set2set(self, state: Tensor, present: Tensor, layers: dict[str, Tensor]) -> Tensor:
         """Return the readout (R, S·G, 2·width): a query from an LSTM cell beside the mean that it attends to."""
         runs, slots, in_slot, _ = present.shape
-        query, cell = state.new_zeros(2, runs, slots * in_slot, self.width).unbind()
-        readout = state.new_zeros(runs, slots * in_slot, 2 * self.width)
-        absent = ~present
-        for _ in range(self.readout_steps):
-            query, cell = _lstm_cell(readout, query, cell, layers)
+        weight, bias = _lstm_layers(layers)
+        bias = bias.expand(-1, slots * in_slot, -1).contiguous()
+        given, cell = torch.zeros_like(bias), state.new_zeros(runs, slots * in_slot, self.width)
+        readout, absent = given, ~present
+        for number in range(self.readout_steps):
+            if number > 0:  # the first query does not depend on the molecule
+                given = torch.bmm(readout, weight)
+            query, cell = _lstm_cell(given, bias, cell)
             scores = torch.matmul(query.unflatten(1, (slots, in_slot)), state.mT)
             attention = scores.masked_fill(absent, -torch.inf).softmax(-1)
             readout = torch.cat([query, torch.matmul(attention, state).flatten(1, 2)], -1)
@@ -293,14 +296,22 @@ def _gru_cell(x: Tensor, state: Tensor, layers: dict[str, Tensor]) -> Tensor:
     return torch.lerp(proposed, state, update)
 
 
-def _lstm_cell(x: Tensor, query: Tensor, cell: Tensor, layers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the next output and cell state of an LSTM cell, as `torch.nn.LSTM` defines it."""
-    given = torch.baddbmm(layers["lstm_input_bias"], x, layers["lstm_input_weight"])
-    own = torch.baddbmm(layers["lstm_state_bias"], query, layers["lstm_state_weight"])
-    if x.is_cuda:
-        fused = torch.ops.aten._thnn_fused_lstm_cell(given.flatten(0, 1), own.flatten(0, 1), cell.flatten(0, 1))
-        return fused[0].view_as(query), fused[1].view_as(cell)
-    gates = (given + own).chunk(4, -1)
+def _lstm_layers(layers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the weights (R, 2·width, 4·width) and biases (R, 1, 4·width) of set2set's LSTM cell.
+
+    Its state is the query, which is also the first half of its input, so that one product suffices for both.
+    """
+    of_query, of_mean = layers["lstm_input_weight"].chunk(2, 1)
+    weight = torch.cat([of_query + layers["lstm_state_weight"], of_mean], 1)
+    return weight, layers["lstm_input_bias"] + layers["lstm_state_bias"]
+
+
+def _lstm_cell(given: Tensor, bias: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the next output and cell state of an LSTM cell, as `torch.nn.LSTM` defines it, from given + bias."""
+    if given.is_cuda:
+        fused = torch.ops.aten._thnn_fused_lstm_cell(given.flatten(0, 1), bias.flatten(0, 1), cell.flatten(0, 1))
+        return fused[0].view_as(cell), fused[1].view_as(cell)
+    gates = (given + bias).chunk(4, -1)
     cell = torch.addcmul(gates[1].sigmoid() * cell, gates[0].sigmoid(), gates[2].tanh())
     return gates[3].sigmoid() * cell.tanh(), cell
 
