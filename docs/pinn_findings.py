@@ -45,6 +45,12 @@ def better_or_worse(label: str, title: str, other: str = "Sum") -> int:
     return verdict(standings.world, standings.compare(NAMES[label], NAMES[other], title))
 
 
+def published(label: str, title: str) -> str:
+    """Return the published error of a method, for all forms of LRA that of LRA."""
+    mean, sd = EQUATIONS[title].paper["rel_l2"]["LRA" if label in FORMS else label][MAIN]
+    return f"{mean:.4f} ± {sd:.4f}"
+
+
 def against_published(label: str, title: str) -> str:
     """Return how the mean error of a method compares with the published one: "agrees", or the factor between them."""
     row = "LRA" if label in FORMS else label
@@ -61,7 +67,9 @@ def published_table() -> str:
     rows = [label for label in NAMES if label in FORMS or label in next(iter(EQUATIONS.values())).paper["rel_l2"]]
     cells = {label: [against_published(label, title) for title in EQUATIONS] for label in rows}
     titles = [equations([title]) for title in EQUATIONS]
-    table = markdown_table(["method", *titles], [[label, *cells[label]] for label in rows])
+    shown = [[label, *(f"{published(label, t)}: {cell}" for t, cell in zip(EQUATIONS, cells[label], strict=True))]
+             for label in rows]  # fmt: skip
+    table = markdown_table(["method", *titles], shown)
     everywhere = [label for label, found in cells.items() if set(found) == {"agrees"}]
     forms = {label: [t for t, cell in zip(EQUATIONS, cells[label], strict=True) if cell == "agrees"] for label in FORMS}
     parts = [f"{text} on {equations(forms[label]) or 'none'}" for label, text in FORMS.items()]
@@ -73,7 +81,8 @@ def published_table() -> str:
         nearest = min(FORMS, key=lambda label: errors()[label][title])
         mean = EQUATIONS[title].paper["rel_l2"]["LRA"][MAIN][0]
         text += (
-            f" On {equations([title])} {FORMS[nearest]} is the nearest ({errors()[nearest][title]:.4f}; {mean:.4f})."
+            f" On {equations([title])} {FORMS[nearest]} is the nearest ({errors()[nearest][title]:.4f}, "
+            f"published {mean:.4f})."
         )
     return f"{table}\n\n{text}"
 

@@ -64,5 +64,5 @@ def pinn_table() -> str:
         text += (
             f" Of the methods with one backward pass, only {join(safe_methods(), 'and')} is shown to be better than "
         )
-        text += "the plain sum on each equation: all terms but the residual have this factor."
+        text += "the plain sum on each equation. *Sum ×10* has the factor 10 on all terms but the residual."
     return "\n".join([*lines, "", text])

@@ -31,6 +31,7 @@ EQUATIONS = {"helmholtz": "Helmholtz", "burgers": "Burgers", "klein-gordon": "Kl
 ROW = re.compile(r"(.+?)(?: \((0\.\d+|1e-\d+)\))?( \(seeds? .+\))?")  # method, learning rate, seeds
 MARKERS = re.compile(r"(<!-- measurements -->\n).*?(<!-- /measurements -->)", re.DOTALL)
 RECORDED_MARKERS = re.compile(r"(<!-- recorded -->\n).*?(<!-- /recorded -->)", re.DOTALL)
+PUBLISHED = re.compile(r" \([\d.]+ ± [\d.]+\)")
 TASKS = ("residual", "boundary")
 SEEDS, STEPS, LBFGS_STEPS = range(3), 2000, 150
 WIDTHS = (2, 32, 32, 32, 1)
@@ -239,7 +240,8 @@ def recorded_section(folder: Path = RESULTS) -> str:
         "Methods that combine the gradients of the terms": GRADIENT_SPACE,
         "Methods that need one backward pass, and some of them one per term every few steps": ONE_PASS,
     }
-    parts = [f"{intro}:\n\n{join_tables(main, methods)}" for intro, methods in groups.items()]
+    ours = {title: {m: PUBLISHED.sub("", cell) for m, cell in cells.items()} for title, cells in main.items()}
+    parts = [f"{intro}:\n\n{join_tables(ours, methods)}" for intro, methods in groups.items()]
     constant = {
         title.split("inside")[1].split(" (best")[0].removeprefix(", "): first_column(rows)
         for title, rows in tables["burgers"].items()
