@@ -158,9 +158,9 @@ class _SharedByRounds:
     """What the rounds of messages share: the layers of the edge network, and the gradient of its hidden layer.
 
     The gradients of messages are collected until the first round, which is the last of a backward pass. In half
-    precision, those of each run are divided by a power of two in every round: the largest entry is then between 1 and
-    2. Half precision ends at 65504 and has steps of 6e-8 near 0, so that sums of many entries neither overflow nor
-    vanish, whatever the weights of the losses are. Products with many terms have results in float32.
+    precision, those of each run are divided by a power of two in every round, so that the largest entry is between 1
+    and 2. Half precision ends at 65504 and has steps of 6e-8 near 0: gradients neither overflow nor vanish, whatever
+    the weights of the losses are and however much gradients grow between rounds. Sums over all atoms are in float32.
 
     Args:
         edges: the inputs of the edge network, (R, S, N, N, 8), in the type of the computation.
@@ -182,7 +182,7 @@ class _SharedByRounds:
         self.hidden, self.kernel = hidden.view(runs * slots, size, -1), kernel.to(self.edges.dtype)
 
     def scaled(self, grad: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return gradients of messages in the type of the computation, and the powers of two (R, 1, 1) they lack."""
+        """Return gradients of messages for the products, and the powers of two (R, 1, 1) by which they are divided."""
         if not self.half:
             return grad, None
         by_run = grad.view(len(self.edges), -1, grad.shape[-1])
