@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import counterpoise as cp
+from counterpoise.functional import uniform
 from counterpoise.lab.engine import Recipe, Run, Schedule, Store, execute, make_run_batches, recipe, spec
 from counterpoise.lab.engine.aligned_jacobi import AlignedJacobi
 from counterpoise.lab.engine.balancer_groups import BalancerGroups
@@ -44,6 +45,19 @@ def test_task_gradients_of_one_pass_equal_those_of_separate_passes(form: str) ->
     for task in range(len(workload.tasks)):
         grads = torch.autograd.grad(separate[:, task].sum(), workload.network.layers(), retain_graph=True)
         torch.testing.assert_close(gradients[:, task], torch.cat([grad.flatten(1) for grad in grads], 1))
+
+
+def test_points_are_the_draws_of_the_step_placed_on_the_domain() -> None:
+    workload = PinnWorkload([make_run(recipe("static"), seed) for seed in (0, 1)])
+    workload.draw()
+    draws = iter(uniform(workload.seeds, torch.ones(2, dtype=torch.long), workload.placement.draws).float().unbind(1))
+    for found, x in zip(workload.passes, workload.draw(), strict=True):
+        placed = []
+        for term in found.terms:
+            count = workload.points[term.drawn == 2]
+            own = torch.stack([next(draws) for _ in range(count * term.drawn)], 1).unflatten(1, (count, term.drawn))
+            placed.append(workload.equation.place(term, own))
+        torch.testing.assert_close(x, torch.cat(placed, 1), rtol=0, atol=0)
 
 
 def test_padded_units_change_neither_losses_nor_gradients(monkeypatch: pytest.MonkeyPatch) -> None:

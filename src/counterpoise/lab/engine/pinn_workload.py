@@ -29,6 +29,17 @@ class NetworkPass:
     terms: tuple[Term, ...]
 
 
+@dataclass(frozen=True)
+class Placement:
+    """Points as a function of uniform draws: coordinate i is factor[i] · draws[index[i]] + offset[i]."""
+
+    draws: int  # the number of draws of a step
+    index: Tensor
+    factor: Tensor
+    offset: Tensor
+    sizes: list[int]  # the number of points of each pass
+
+
 class PinnWorkload:
     """R networks that solve one differential equation, each with its own random points.
 
@@ -58,6 +69,8 @@ class PinnWorkload:
         self.seeds = torch.tensor(seeds, device=device)
         self.counter = torch.zeros((), dtype=torch.long, device=device)
         self.dtype = self.network.weights[0].dtype
+        self.placement = self._placement()
+        self.unpadded = self.network.unpadded_entries()
         self.grid, self.exact = (values.to(device, self.dtype) for values in _solution(first.data.name))
 
     @classmethod
@@ -75,6 +88,27 @@ class PinnWorkload:
         """Return the duration of an epoch relative to other runs."""
         return int(run.data.kwargs["interior"])
 
+    def _placement(self) -> Placement:
+        """Return how the points of a step follow from its draws."""
+        index, factor, offset, sizes, draws = [], [], [], [], 0
+        for found in self.passes:
+            sizes.append(0)
+            for term in found.terms:
+                count = self.points[term.drawn == 2]
+                sizes[-1] += count
+                ends = zip(self.equation.lower, self.equation.upper, term.fixed, strict=True)
+                columns = [(high - low, low) if fixed is None else (0.0, fixed) for low, high, fixed in ends]
+                for _ in range(count):
+                    for (width, start), fixed in zip(columns, term.fixed, strict=True):
+                        index.append(draws if fixed is None else 0)
+                        factor.append(width)
+                        offset.append(start)
+                        draws += fixed is None
+        like = self.network.spread
+        return Placement(
+            draws, torch.tensor(index, device=like.device), like.new_tensor(factor), like.new_tensor(offset), sizes
+        )
+
     def draw(self) -> list[Tensor]:
         """Draw the points (R, N, 2) of each pass in the next step."""
         points = self.points_at(self.counter)
@@ -83,14 +117,10 @@ class PinnWorkload:
 
     def points_at(self, step: Tensor, rows: slice = slice(None)) -> list[Tensor]:
         """Return the points (R, N, 2) of each pass. They depend on the seed of the run and the step alone."""
-        counts = [[self.points[t.drawn == 2] * t.drawn for t in found.terms] for found in self.passes]
-        draws = draw_uniform(self.seeds[rows], step, sum(map(sum, counts)), self.dtype)
-        parts = iter(draws.split([count for group in counts for count in group], 1))
-        points = []
-        for found in self.passes:
-            placed = [self.equation.place(t, next(parts).unflatten(1, (-1, t.drawn))) for t in found.terms]
-            points.append(torch.cat(placed, 1))
-        return points
+        place = self.placement
+        draws = draw_uniform(self.seeds[rows], step, place.draws, self.dtype)
+        points = draws[:, place.index].mul_(place.factor).add_(place.offset).unflatten(1, (-1, 2))
+        return list(points.split(place.sizes, 1))
 
     def losses(self, points: Sequence[Tensor], rows: slice = slice(None)) -> Tensor:
         """Return the losses (R, T) of the networks in some rows, differentiable with respect to their parameters."""
@@ -112,10 +142,10 @@ class PinnWorkload:
         found = torch.autograd.grad(losses, inputs, ones, materialize_grads=True)  # a bias may have no effect
         if branches is not None:
             branches.join()
-        shapes = [layer.shape for layer in self.network.layers()] * len(self.tasks)
-        unpadded = [grad[:, : shape[1], : shape[2]] for grad, shape in zip(found, shapes, strict=True)]
-        flat = torch.cat([grad.flatten(1) for grad in unpadded], 1)
-        return torch.stack(losses, 1).detach(), flat.unflatten(1, (len(self.tasks), -1))
+        gradients = torch.cat([grad.flatten(1) for grad in found], 1).unflatten(1, (len(self.tasks), -1))
+        if gradients.shape[2] > len(self.unpadded):
+            gradients = gradients[..., self.unpadded]
+        return torch.stack(losses, 1).detach(), gradients
 
     def residuals(self, points: Sequence[Tensor], value: Tensor, rows: slice) -> dict[str, Tensor]:
         """Return the residuals (R, N) of each task, with the loss as the mean of their squares.

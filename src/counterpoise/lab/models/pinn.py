@@ -82,6 +82,15 @@ class StackedPINN(nn.Module):
         layers = self.layers()
         return _padded(layers) if layers[0].is_cuda else layers
 
+    def unpadded_entries(self) -> Tensor:
+        """Return the places of the parameters of one network among the entries of the padded layers, in order."""
+        places, start = [], 0
+        for layer, padded in zip(self.layers(), _padded(self.layers()), strict=True):
+            entries = torch.arange(start, start + padded[0].numel(), device=padded.device).view(padded.shape[1:])
+            places.append(entries[: layer.shape[1], : layer.shape[2]].flatten())
+            start += padded[0].numel()
+        return torch.cat(places)
+
     def forward(self, x: Tensor) -> Tensor:
         """Map points (R, N, inputs), or (N, inputs) for the same points in all networks, to outputs (R, N)."""
         return self.jet(x if x.dim() == 3 else x.expand(len(self.weights[0]), *x.shape), ()).value
