@@ -37,6 +37,8 @@ MAX_EPOCHS = 40
 """About as many epochs of a history are kept, evenly spaced."""
 HISTORY_DIGITS = 4
 """Significant digits of the numbers in a history."""
+PARTS = {DESCRIPTION: "run", HISTORY: "history", RESULT: "result"}
+"""What a line holds of the files of a run folder, by file."""
 READ_ERRORS = (
     OSError,
     EOFError,
@@ -213,15 +215,20 @@ def read_archive(archive: Path) -> Iterator[ArchivedRun | DamagedLine]:
 def _verified(line: str) -> ArchivedRun:
     """Parse a line and compare the digests. Encoding what was parsed gives the text that they were made from."""
     content = parse_json(line)
-    texts = {DESCRIPTION: "run", HISTORY: "history", RESULT: "result"}
-    for name, key in texts.items():
-        if digest(encode(content[key]).encode()) != content["digests"][name]:
+    texts = {name: _encode_parsed(content[key]) for name, key in PARTS.items()}
+    for name, text in texts.items():
+        if digest(text.encode()) != content["digests"][name]:
             raise ValueError(f"{name} does not match its digest")
     check_content(content["result"], content["history"])
     circumstances, pictures = (
         content[name] if isinstance(content[name], dict) else {} for name in ("circumstances", "pictures")
     )
-    return ArchivedRun(encode(content["run"]), content["result"], content["history"], circumstances, pictures)
+    return ArchivedRun(texts[DESCRIPTION], content["result"], content["history"], circumstances, pictures)
+
+
+def _encode_parsed(value: Any) -> str:
+    """Return a parsed value as `encode` does. JSON has no numbers that are not finite, so none are looked for."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 class ArchivedStore(Store):

@@ -5,6 +5,8 @@ from typing import Any
 LARGEST = 1e100
 """No trainer reports larger numbers: their losses are float32. The square of this is still a float64."""
 
+NUMBERS = (int, float)
+"""Types of numbers in parsed JSON. A boolean is neither."""
 PER_TASK = ("z_over_tau", "theta")
 
 
@@ -34,49 +36,60 @@ def check_content(result: Any, history: Any) -> None:
 
 
 def _check_row(row: Any, tasks: int, last: int) -> int:
-    """Check an epoch of a history, and return its number."""
+    """Check an epoch of a history, and return its number.
+
+    A report checks many thousands of epochs. The parts of a message are put together only where a check has failed.
+    """
     _check(isinstance(row, dict), "a row of the history", "an object", row)
     epoch = row.get("epoch")
-    valid = isinstance(epoch, int) and not isinstance(epoch, bool) and last < epoch < 2**31
-    _check(valid, "an epoch of the history", f"an integer above {last}", epoch)
+    if type(epoch) is not int or not last < epoch < 2**31:
+        raise _error("an epoch of the history", f"an integer above {last}", epoch)
     place = f"epoch {epoch}"
-    _check("monitor" in row and _is_number(row["monitor"]), f"the monitor of {place}", "a number", row.get("monitor"))
-    _check_list(f"the weights of {place}", row.get("weight"), tasks)
+    if "monitor" not in row or not _is_number(row["monitor"]):
+        raise _error(f"the monitor of {place}", "a number", row.get("monitor"))
+    _check_list("the weights", place, row.get("weight"), tasks)
     _check_numbers(f"the metrics of {place}", row.get("metrics", {}))
     _check_chart(place, row.get("chart"), tasks)
     for name, value in row.items():
-        _check(name.isprintable(), f"a name in {place}", "printable characters", name)
-        _check(not isinstance(value, int | float) or _is_number(value), f"{name!r} in {place}", "a number", value)
-    return int(row["epoch"])
+        if not name.isprintable():
+            raise _error(f"a name in {place}", "printable characters", name)
+        if type(value) in NUMBERS and not _is_number(value):
+            raise _error(f"{name!r} in {place}", "a number", value)
+    return epoch
 
 
 def _check_chart(place: str, chart: Any, tasks: int) -> None:
-    _check(isinstance(chart, dict), f"the chart of {place}", "an object", chart)
+    if not isinstance(chart, dict):
+        raise _error(f"the chart of {place}", "an object", chart)
     for name in PER_TASK if chart else ():
-        _check_list(f"{name} of {place}", chart.get(name), tasks)
+        _check_list(name, place, chart.get(name), tasks)
     if "z_over_tau_first" in chart:
-        _check_list(f"z_over_tau_first of {place}", chart["z_over_tau_first"], tasks)
+        _check_list("z_over_tau_first", place, chart["z_over_tau_first"], tasks)
 
 
 def _check_numbers(place: str, values: Any) -> None:
     _check(isinstance(values, dict), place, "an object", values)
     for name, value in values.items():
-        _check(name.isprintable(), f"a name in {place}", "printable characters", name)
-        _check(_is_number(value), f"{name!r} in {place}", "a number", value)
+        if not name.isprintable():
+            raise _error(f"a name in {place}", "printable characters", name)
+        if not _is_number(value):
+            raise _error(f"{name!r} in {place}", "a number", value)
 
 
-def _check_list(place: str, values: Any, count: int) -> None:
-    valid = isinstance(values, list) and len(values) == count and all(map(_is_number, values))
-    _check(valid, place, f"a list of {count} numbers", values)
+def _check_list(name: str, place: str, values: Any, count: int) -> None:
+    if not (isinstance(values, list) and len(values) == count and all(map(_is_number, values))):
+        raise _error(f"{name} of {place}", f"a list of {count} numbers", values)
 
 
 def _is_number(value: Any) -> bool:
-    if value is None:
-        return True
-    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
+    return value is None or (type(value) in NUMBERS and -LARGEST <= value <= LARGEST)
 
 
 def _check(valid: bool, place: str, expected: str, found: Any) -> None:
     if not valid:
-        text = repr(found)
-        raise ValueError(f"{place}: expected {expected}, got {text if len(text) <= 40 else text[:40] + '…'}")
+        raise _error(place, expected, found)
+
+
+def _error(place: str, expected: str, found: Any) -> ValueError:
+    text = repr(found)
+    return ValueError(f"{place}: expected {expected}, got {text if len(text) <= 40 else text[:40] + '…'}")

@@ -64,10 +64,15 @@ class _Scores:
     measured: frozenset[str]
 
     @classmethod
-    def of(cls, frame: pd.DataFrame) -> "_Scores":
-        groups = frame.groupby(["method", "condition"], sort=False)
+    def of(cls, frame: pd.DataFrame, claims: Sequence[Claim]) -> "_Scores":
+        """Return the scores that claims are about."""
+        scores = {score for claim in claims for score in claim.statement.scores()}
+        methods = {score.method for score in scores} | {BPGS_RAW_LABEL}
+        needed = frame[frame["method"].isin(methods)]
+        columns = [name for name in {score.metric for score in scores} if name in frame]
+        groups = needed[["method", "condition", "seed", *columns]].groupby(["method", "condition"], sort=False)
         cells = {cell: rows.set_index("seed") for cell, rows in groups}
-        return cls(cells, frozenset(frame.columns[frame.notna().any()]))
+        return cls(cells, frozenset(name for name in columns if frame[name].notna().any()))
 
     def values(self, statement: Statement, seeds: Sequence[int]) -> dict[Score, Values] | None:
         """Return the score of every cell at each of the seeds, or None if a run is missing or no run measured it."""
@@ -83,7 +88,7 @@ class _Scores:
 def judge(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Judgement]:
     """Judge every claim of the study at these seeds, and claims about BPGS for both forms of it."""
     paper_seeds = set(seeds) == set(study.seeds)
-    scores = _Scores.of(select_seeds(frame, seeds))
+    scores = _Scores.of(select_seeds(frame, seeds), study.claims)
     judgements = []
     for claim in study.claims:
         about_bpgs = BPGS_RAW_LABEL in study.methods and any(

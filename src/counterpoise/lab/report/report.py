@@ -13,11 +13,13 @@ from .figures.render_matplotlib import FigureWriter
 from .figures.spec import FigureSpec
 from .figures.study_figures import study_figures
 from .run_scores import (
+    FinishedCells,
     Results,
     Selection,
     collect_fields,
     collect_histories,
     collect_scores,
+    finished_cells,
     keep_best_rates,
 )
 
@@ -55,11 +57,18 @@ class Report:
     ) -> None:
         self.results = results
         self.studies = [study.with_epochs(epochs) for study in studies]
-        self.selection: Selection = {"seeds": seeds, "epochs": epochs, "device": device}
-        self.runs: dict[str, pd.DataFrame] = {
-            study.name: collect_scores(study, results, **self.selection) if recorded is None else recorded[study.name]
+        selection: Selection = {"seeds": seeds, "epochs": epochs, "device": device}
+        self.cells: dict[str, FinishedCells] = {
+            study.name: finished_cells(study, results, **selection) if recorded is None else []
             for study in self.studies
         }
+        self.runs: dict[str, pd.DataFrame] = {
+            study.name: collect_scores(study, results, cells=self.cells[study.name])
+            if recorded is None
+            else recorded[study.name]
+            for study in self.studies
+        }
+        self._entries: dict[tuple[str, tuple[int, ...]], list[tables.Entry]] = {}
         self.frames = {
             study.name: keep_best_rates(self.runs[study.name], by_condition=bool(study.rate_seeds))
             if study.rates
@@ -88,7 +97,7 @@ class Report:
             for part in ranks.terminal([*ranks.printed_tables(rankings), *printed], console.width):
                 console.print(part, "", sep="\n")
             if not rankings:
-                cells = tables.table_entries(study, frame, seeds)
+                cells = self.entries(study, seeds)
                 for table in tables.terminal(study, cells, seeds, console.width):
                     console.print(table, "", sep="\n")
             if study.claims:
@@ -125,6 +134,13 @@ class Report:
             write_atomic(folder / name, text.encode(), durable=False, to_pipes=False)
         return [folder / name for name in texts]
 
+    def entries(self, study: Study, seeds: tuple[int, ...]) -> list[tables.Entry]:
+        """Return every cell of the study's tables at these seeds. They are computed once."""
+        place = study.name, seeds
+        if place not in self._entries:
+            self._entries[place] = tables.table_entries(study, self.frames[study.name], seeds)
+        return self._entries[place]
+
     def study_texts(self, study: Study) -> dict[str, str]:
         """Return the tables and scores of a study by file name."""
         frame, seed_sets = self.frames[study.name], self.seed_sets[study.name]
@@ -137,7 +153,7 @@ class Report:
             texts[f"tables/{study.name}-ranks.md"] = ranks.markdown(ranks.printed_tables(rankings))
             texts[f"tables/{study.name}-ranks.csv"] = ranks.csv(rankings)
             texts[f"tables/{study.name}-ranks.tex"] = latex.ranks(rankings)
-        cells = [tables.table_entries(study, frame, seeds) for seeds in seed_sets]
+        cells = [self.entries(study, seeds) for seeds in seed_sets]
         markdown = (tables.markdown(study, part, seeds) for part, seeds in zip(cells, seed_sets, strict=True))
         texts[f"tables/{study.name}.csv"] = tables.csv([entry for part in cells for entry in part])
         texts[f"tables/{study.name}.md"] = "\n".join(markdown)
@@ -163,6 +179,6 @@ class Report:
         return study_figures(
             study,
             self.frames,
-            lambda: collect_histories(study, self.results, **self.selection),
-            lambda: collect_fields(study, self.results, **self.selection),
+            lambda: collect_histories(study, self.results, cells=self.cells[study.name]),
+            lambda: collect_fields(study, self.results, cells=self.cells[study.name]),
         )

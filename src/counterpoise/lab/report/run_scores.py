@@ -1,6 +1,6 @@
 """Scores and histories of finished runs as data frames."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Protocol, TypedDict, Unpack
 
 import numpy as np
@@ -22,12 +22,17 @@ class Results(Protocol):
     def history(self, run: Run) -> list[dict[str, Any]]: ...
 
 
+FinishedCells = list[tuple[Cell, dict[str, Any]]]
+"""Cells of a study's grid with their results."""
+
+
 class Selection(TypedDict, total=False):
     """Which runs of a study's grid to use."""
 
     seeds: Iterable[int] | None
     epochs: int | None
     device: str
+    cells: FinishedCells  # what `finished_cells` returned for these seeds, epochs and device, to look them up only once
 
 
 def collect_scores(study: Study, results: Results, **selection: Unpack[Selection]) -> pd.DataFrame:
@@ -36,7 +41,7 @@ def collect_scores(study: Study, results: Results, **selection: Unpack[Selection
     `reach` is the largest |z|/τ of BPGS at the end of training, `peak` the largest after any epoch; 1 is the bound.
     """
     rows = []
-    for cell, result in _finished_cells(study, results, **selection):
+    for cell, result in finished_cells(study, results, **selection):
         place = {"method": cell.method, "condition": cell.condition.key, "seed": cell.run.seed}
         scores = {"lr": cell.run.network_lr, "macro": result.get("macro"), "worst": result.get("worst")}
         position = (z for z in result["chart"].get("z_over_tau", []) if z is not None)
@@ -77,7 +82,7 @@ def collect_histories(study: Study, results: Results, **selection: Unpack[Select
     "theta:task" θ at the end of the epoch. Epoch 0 is the first step, where that was recorded.
     """
     rows = []
-    for cell, result in _finished_cells(study, results, **selection):
+    for cell, result in finished_cells(study, results, **selection):
         tasks = list(result["weights"])
         place = {"method": cell.method, "condition": cell.condition.key, "seed": cell.run.seed}
         for row in results.history(cell.run):
@@ -98,7 +103,7 @@ def collect_fields(
 ) -> dict[tuple[str, str], NDArray[np.float64]]:
     """Return a saved solution of each method and condition, at the first of the shown seeds that has one."""
     fields: dict[tuple[str, str], NDArray[np.float64]] = {}
-    for cell, result in _finished_cells(study, results, **selection):
+    for cell, result in finished_cells(study, results, **selection):
         if cell.run.seed in study.seeds and isinstance(result.get("field"), str):
             fields.setdefault((cell.method, cell.condition.key), decode_field(result["field"]))
     return fields
@@ -108,27 +113,32 @@ def _by_task(quantity: str, tasks: list[str], values: list[float]) -> dict[str, 
     return {f"{quantity}:{task}": value for task, value in zip(tasks, values, strict=True)}
 
 
-def _finished_cells(
-    study: Study,
-    results: Results,
-    *,
-    seeds: Iterable[int] | None = None,
-    epochs: int | None = None,
-    device: str = "cpu",
-) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """Yield the cells that have a result, with it.
+def finished_cells(study: Study, results: Results, **selection: Unpack[Selection]) -> FinishedCells:
+    """Return the cells that have a result, with it.
 
     An opt-in condition borrows runs of the default ones, but only at seeds at which it has runs of its own. Otherwise
     its table would compare means over different seeds. Without runs of its own it is empty.
     """
-    cells = list(study.grid(seeds=seeds or study.all_seeds, epochs=epochs, device=device))
-    found = {run: results.result(run) for run in dict.fromkeys(cell.run for cell in cells)}
-    default = {cell.run for cell in cells if not cell.condition.opt_in}
-    own = {(c.condition.key, c.run.seed) for c in cells if found[c.run] is not None and c.run not in default}
-    for cell in cells:
-        result = found[cell.run]
-        if result is not None and (not cell.condition.opt_in or (cell.condition.key, cell.run.seed) in own):
-            yield cell, result
+    if "cells" in selection:
+        return selection["cells"]
+    seeds, epochs, device = selection.get("seeds"), selection.get("epochs"), selection.get("device", "cpu")
+    looked_up: dict[Run, dict[str, Any] | None] = {}
+    found: FinishedCells = []
+    for cell in study.grid(seeds=seeds or study.all_seeds, epochs=epochs, device=device):
+        if cell.run not in looked_up:
+            looked_up[cell.run] = results.result(cell.run)
+        result = looked_up[cell.run]
+        if result is not None:
+            found.append((cell, result))
+    default = {cell.run for cell, _ in found if not cell.condition.opt_in}
+    own = {
+        (cell.condition.key, cell.run.seed) for cell, _ in found if cell.condition.opt_in and cell.run not in default
+    }
+    return [
+        (cell, result)
+        for cell, result in found
+        if not cell.condition.opt_in or (cell.condition.key, cell.run.seed) in own
+    ]
 
 
 def select_seeds(frame: pd.DataFrame, seeds: Iterable[int]) -> pd.DataFrame:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -150,8 +151,9 @@ def table_entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> li
 
 
 def _entry(study: Study, part: str, metric: str, method: str, condition: Condition, runs: pd.DataFrame) -> Entry:
-    runs = runs[runs[metric].notna()]  # excludes runs that diverged or did not measure this
-    values = runs[metric]
+    scores = runs[metric].to_numpy(dtype=np.float64)
+    measured = ~np.isnan(scores)  # excludes runs that diverged or did not measure this
+    values = scores[measured]
     paper = study.paper.get(metric, {}).get(method, {}).get(condition.key)
     paper_mean, paper_sd = paper or (None, None)
     # The metrics of such a table have different scales: agreement is within two of the paper's standard deviations.
@@ -171,7 +173,7 @@ def _entry(study: Study, part: str, metric: str, method: str, condition: Conditi
         paper_mean=paper_mean,
         paper_sd=paper_sd,
         tolerance=tolerance,
-        seeds=tuple(sorted(map(int, runs["seed"]))),
+        seeds=tuple(sorted(map(int, runs["seed"].to_numpy()[measured]))),
         decimals=study.decimals,
     )
 

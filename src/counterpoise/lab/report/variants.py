@@ -104,8 +104,11 @@ def _assign(
 def _recorded_variants(collected: CollectedRuns, variants: list[ReportVariant]) -> list[ReportVariant]:
     """Return the recorded scores, except those whose runs were all collected, too."""
     collected_scores: dict[str, set[tuple[str, ...]]] = {}
+    known = {name for frames in collected.recorded.values() for name in frames}
     for variant in variants:
         for study in variant.studies:
+            if study.name not in known:
+                continue
             frame = collect_scores(study, collected, seeds=variant.seeds, epochs=variant.epochs, device=variant.device)
             collected_scores.setdefault(study.name, set()).update(_printed_scores(study, frame))
     recorded, names = [], _distinct_names(collected.recorded)

@@ -176,8 +176,8 @@ def ranking(study: Study, frame: pd.DataFrame) -> FigureSpec:
 
 
 def _by_seed(frame: pd.DataFrame, method: str, condition: str, metric: str) -> np.ndarray:
-    rows = frame[(frame["method"] == method) & (frame["condition"] == condition)].sort_values("seed")
-    return np.asarray(rows[metric], dtype=np.float64)
+    here = (frame["method"] == method) & (frame["condition"] == condition)
+    return np.asarray(frame.loc[here, ["seed", metric]].sort_values("seed")[metric], dtype=np.float64)
 
 
 def _paired_scores(frame: pd.DataFrame, method: str, first: str, second: str) -> np.ndarray:

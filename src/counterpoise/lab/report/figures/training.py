@@ -70,7 +70,7 @@ def metric_panel(histories: pd.DataFrame, styles: Mapping[str, MarkStyle], metri
 
 def band(label: str, runs: pd.DataFrame, column: str, style: MarkStyle) -> list[Mark]:
     """Return the mean over seeds ± 1 sd up to the last common epoch, and markers at the ends if these differ."""
-    table = runs.set_index(["epoch", "seed"])[column].astype(float).unstack()
+    table = runs[["epoch", "seed", column]].set_index(["epoch", "seed"])[column].astype(float).unstack()
     together = table.dropna()
     if not len(together):
         return []
