@@ -18,8 +18,10 @@ from typer.testing import CliRunner
 
 from counterpoise.lab.data.visualisation import PREDICTED, TRUTH
 from counterpoise.lab.engine import Store, spec
+from counterpoise.lab.engine.archive import SUFFIX, pack
 from counterpoise.lab.report import collect_runs, write_page
 from counterpoise.lab.report.html_ledger import VERDICT_ORDER
+from counterpoise.lab.report.html_runs import run_details
 from counterpoise.lab.report.variants import report_variants, seeds_to_report
 from counterpoise.lab.studies import STUDIES, Study
 from counterpoise.lab.studies.dense import on_synthetic_rooms
@@ -250,6 +252,32 @@ def test_page_contains_predictions_and_run_details(html: str) -> None:
     assert "BPGS, seed 42: segmentation, depth, surface normals of four held-out images" in html
     assert "theta_gain" not in html
     assert "network_clip = 10" in html
+
+
+def test_run_details_say_once_what_runs_share(tmp_path: Path) -> None:
+    study = replace(
+        STUDIES["scale-stress"], methods={m: STUDIES["scale-stress"].methods[m] for m in ("BPGS", "Kendall")}
+    )
+    store, cells = Store(tmp_path / "runs"), list(study.grid(seeds=[42, 43, 44]))
+    for cell in cells:
+        store.finish(cell.run, *fake_run(cell.run, ("a", "b")))
+        finished = "today" if cell.run.seed > 42 else "yesterday"
+        store.write_circumstances(cell.run, {"machine": "H200", "seconds": 9.5, "runs": 3, "finished": finished})
+    pack(store.root, tmp_path / f"scale-stress{SUFFIX}")
+    collected = collect_runs([tmp_path / f"scale-stress{SUFFIX}"])
+    details = run_details(cells, collected)
+    assert {"network", "schedule", "device", "source"} <= details.facts.keys()
+    assert details.facts["time (runs together)"] == "9.5 s for 3"
+    assert sum(group.count for group in details.groups) == len(cells)
+    for group in details.groups:
+        assert set(group.facts) == {"data", "method"}
+        first, second = group.rows
+        assert group.heads == ["score by seed", "finished"]
+        assert (first[0][:4], first[1], second[0][:4], second[1]) == ("42: ", "yesterday", "43: ", "today")
+        assert second[0].count(": ") == 2
+    alone = run_details(cells[:1], collected)
+    assert alone.groups[0].heads == ["score by seed"]
+    assert run_details([], collected).groups == []
 
 
 def test_recorded_scores_are_shown_unless_their_runs_are_collected(

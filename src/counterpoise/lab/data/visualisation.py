@@ -98,5 +98,5 @@ def _sheet(columns: Sequence[Pixels]) -> bytes:
         return b""
     whole = np.concatenate([np.concatenate(list(column), 0) for column in columns], 1)
     buffer = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(whole)).save(buffer, "WEBP", quality=85, method=6)
+    Image.fromarray(np.ascontiguousarray(whole)).save(buffer, "WEBP", quality=80, method=6)
     return buffer.getvalue()

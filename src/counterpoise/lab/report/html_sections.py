@@ -11,7 +11,7 @@ from ..studies import Cell, Study
 from . import comparison, ledger, ranks, saturation, tables
 from .figures.render_plotly import PlotlyPanel, plotly_panels
 from .figures.spec import FigureSpec, MarkStyle
-from .html_runs import RunGroup, run_groups
+from .html_runs import RunDetails, run_details
 from .report import Report
 from .run_collection import CollectedRuns
 from .tables import Highlight
@@ -72,7 +72,7 @@ class StudySection:
     notes: list[str]
     figures: list[HtmlFigure]
     strips: list[PredictionStrip] = field(default_factory=list)
-    run_groups: list[RunGroup] = field(default_factory=list)
+    runs: RunDetails = field(default_factory=lambda: RunDetails({}, []))
     files: list[str] = field(default_factory=list)
 
     @property
@@ -127,7 +127,7 @@ def study_section(
         [agreement] if agreement else [],
         [html_figure(name, spec) for name, spec in figures.items()],
         list(_prediction_strips(study, cells, collected)),
-        run_groups(cells, collected),
+        run_details(cells, collected),
         [name for name in files if Path(name).stem in (study.name, f"{study.name}-ranks", *figures)],
     )
 
@@ -155,7 +155,7 @@ def _study_tables(report: Report, study: Study) -> list[HtmlTable]:
     if study.layout == "comparison":
         found += [printed_table(table) for table in comparison.printed_tables(study, frame)]
     for seeds in report.seed_sets[study.name]:
-        for grid in tables.table_grids(study, tables.table_entries(study, frame, seeds)):
+        for grid in tables.table_grids(study, report.entries(study, seeds)):
             ours, theirs = tables.mark_best(grid), tables.mark_best(grid, paper=True)
             rows = [
                 (method, [_cell(*three) for three in zip(entries, ours[method], theirs[method], strict=True)])
