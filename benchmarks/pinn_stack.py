@@ -205,9 +205,9 @@ def print_operations(study: str, which: str) -> None:
 
 
 def selected_methods(which: str) -> dict[str, Recipe]:
-    """Return the methods of a group, or the one with the given label."""
+    """Return the methods of a group, or those with the given labels, separated by commas."""
     groups = {"one-pass": ONE_PASS, "gradient": GRADIENT_SPACE, "sum": {"Sum": ONE_PASS["Sum"]}, "all": dict(METHODS)}
-    return groups.get(which) or {which: METHODS[which]}
+    return groups.get(which) or {label: METHODS[label] for label in which.split(",")}
 
 
 def train(options: argparse.Namespace) -> int:
@@ -254,7 +254,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("check", "time", "operations", "train", "queue"))
     parser.add_argument("--study", default="pinn-helmholtz")
-    parser.add_argument("--methods", default="one-pass", help='"one-pass", "gradient", "all", "sum" or a label')
+    parser.add_argument("--methods", default="one-pass", help='"one-pass", "gradient", "all", "sum" or labels')
     parser.add_argument("--runs", type=int, default=150)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--width", type=int, default=50)

@@ -14,7 +14,11 @@ from torch import Tensor
 from counterpoise.lab.models import pinn
 from counterpoise.lab.models.pinn import Derivatives, StackedPINN
 
-MODULES = ("counterpoise.lab.models.pinn_triton", "counterpoise.lab.models.pinn_layers")
+MODULES = (
+    "counterpoise.lab.models.pinn_triton",
+    "counterpoise.lab.models.pinn_layers",
+    "counterpoise.lab.engine.jacobi_triton",
+)
 X, Y = (1.0, 0.0), (0.0, 1.0)
 program: list[int] = [0, 0]
 programs: list[int] = [1, 1]
@@ -53,6 +57,7 @@ class Kernel:
 
     def __getitem__(self, grid: tuple[int, int]) -> Callable[..., None]:
         def launch(*inputs: Any, **options: Any) -> None:
+            options.pop("num_warps", None)
             given = [Pointer(value.view(-1)) if isinstance(value, Tensor) else value for value in inputs]
             programs[:] = grid
             for program[0], program[1] in itertools.product(*map(range, grid)):
@@ -80,6 +85,7 @@ def layers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         program_id=lambda axis: torch.tensor(program[axis]),
         num_programs=lambda axis: programs[axis],
         sum=lambda values, axis: values.sum(axis),
+        where=torch.where,
     )
     helpers.__dict__["libdevice"] = torch
     for name, module in {"triton": triton, "triton.language": language, helpers.__name__: helpers}.items():
@@ -88,8 +94,9 @@ def layers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.delitem(sys.modules, name, raising=False)
     yield importlib.import_module(MODULES[1])
     for name in MODULES:
-        sys.modules.pop(name, None)
-        delattr(sys.modules["counterpoise.lab.models"], name.rpartition(".")[2])
+        folder, _, last = name.rpartition(".")
+        if sys.modules.pop(name, None) is not None:
+            delattr(sys.modules[folder], last)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +125,19 @@ def test_the_kernel_of_random_numbers_draws_those_of_the_reference(layers: Any) 
     seeds, step = torch.tensor([0, 5, -3]), torch.tensor(40_000)
     expected = pinn.draw_uniform(seeds, step, 1500, torch.float32)
     torch.testing.assert_close(layers.uniform_draws(seeds, step, 1500), expected, rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("layers")
+@pytest.mark.parametrize("tasks", [2, 3, 5])
+def test_the_kernel_of_rotations_decomposes_matrices(tasks: int) -> None:
+    rows = torch.randn(3, tasks, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    rows *= torch.logspace(0, 3, tasks, dtype=torch.float64).unsqueeze(1)
+    rows[1, 0] = rows[1, 1]  # a singular matrix
+    matrix = rows @ rows.mT / 1e6
+    values, vectors = importlib.import_module(MODULES[2]).jacobi_eigh(matrix)
+    torch.testing.assert_close(vectors @ torch.diag_embed(values) @ vectors.mT, matrix, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(values.sort().values, torch.linalg.eigvalsh(matrix), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(vectors.mT @ vectors, torch.eye(tasks).double().expand_as(matrix))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
