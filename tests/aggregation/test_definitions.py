@@ -102,6 +102,14 @@ def test_gradnorm_proxy_computes_task_gradients_only_in_update_steps() -> None:
         assert passes == expected
 
 
+def test_gradnorm_proxy_refuses_a_graph_that_would_never_update_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterpoise.aggregation.gradnorm_proxy.is_captured", lambda losses: True)
+    net = Net()
+    with pytest.raises(RuntimeError, match="never update its weights"):
+        cp.GradNormProxy(TASKS).backward(net.losses(*batch())[0], shared=net.trunk.parameters())
+    cp.GradNormProxy(TASKS, every=1).backward(net.losses(*batch())[0], shared=net.trunk.parameters())
+
+
 def test_excess_mtl_follows_its_equations() -> None:
     net = Net()
     balancer = cp.ExcessMTL(TASKS, lr=0.3).double()

@@ -79,7 +79,11 @@ def train(balancer: Weighting, steps: int, device: str, options: dict[int, tuple
         objectives = [balancer(dict(zip(balancer.tasks, row, strict=True))) for row in leaves]
         (3.0 * objectives[0] + objectives[1]).backward()
         found += [*(objective.detach().clone() for objective in objectives), leaves.grad]
-        found += [balancer.weights, balancer.losses, *(p.grad.clone() for p in balancer.parameters())]
+        found += [
+            balancer.weights,
+            balancer.losses,
+            *(p.grad.clone() for p in balancer.parameters() if p.grad is not None),
+        ]
         if optimizer is not None:
             optimizer.step()
             optimizer.zero_grad()

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..distributed import ProcessGroup
 from ..functional import gradnorm_proxy_weights
+from ..functional._replay import is_captured
 from ..gradients import Passes
 from ..inputs import PerTask, check_number
 from ..registry import register
@@ -122,6 +123,11 @@ class GradNormProxy(Aggregation):
         return self._is_update_step()
 
     def multipliers(self, losses: Tensor, learning: bool) -> Tensor | None:
+        if learning and self.every > 1 and is_captured(losses):
+            raise RuntimeError(
+                "GradNormProxy counts its steps in Python, so that a CUDA graph would never update its weights: "
+                "capture cp.GradNormalise(tasks, exponent=2) under balancer.schedule.hold, or pass every=1"
+            )
         self._steps += learning
         return None if self._is_update_step() else self.task_weights
 
