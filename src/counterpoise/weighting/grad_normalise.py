@@ -20,7 +20,7 @@ from .base import Weighting
     url="https://arxiv.org/abs/2308.08468",
     space="scale",
     needs=("shared",),
-    summary="weights 1/‖g‖ from running gradient norms: for the terms of a PINN",
+    summary="weights 1/‖g‖ from running gradient norms: for losses whose gradients differ in size",
 )
 class GradNormalise(Weighting):
     r"""Gradient normalisation (Wang et al. 2023; EnCodec's balancer, Défossez et al. 2022).
