@@ -86,6 +86,7 @@ def layers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         num_programs=lambda axis: programs[axis],
         sum=lambda values, axis: values.sum(axis),
         where=torch.where,
+        sqrt=torch.sqrt,
     )
     helpers.__dict__["libdevice"] = torch
     for name, module in {"triton": triton, "triton.language": language, helpers.__name__: helpers}.items():

@@ -7,7 +7,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch._inductor.runtime.triton_helpers import libdevice
 
 from ...functional._jacobi import SWEEPS
 
@@ -39,9 +38,9 @@ def jacobi(matrix, values, vectors, tasks: tl.constexpr, size: tl.constexpr, swe
             for q in range(p + 1, tasks):
                 off = _entry(a, i, j, p, q)
                 ratio = (_entry(a, i, j, q, q) - _entry(a, i, j, p, p)) / (2 * off)
-                length = tl.where(ratio < 0, -ratio, ratio) + libdevice.sqrt(1 + ratio * ratio)
+                length = tl.where(ratio < 0, -ratio, ratio) + tl.sqrt(1 + ratio * ratio)
                 tangent = tl.where(off == 0, 0.0, tl.where(ratio < 0, -1 / length, 1 / length))
-                cosine = 1 / libdevice.sqrt(1 + tangent * tangent)
+                cosine = 1 / tl.sqrt(1 + tangent * tangent)
                 sine = cosine * tangent
                 a = _rotate(a, j, p, q, cosine, sine)
                 at_p = tl.sum(tl.where(i == p, a, 0.0), 0)[None, :]
