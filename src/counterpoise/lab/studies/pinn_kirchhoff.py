@@ -3,7 +3,7 @@
 The published networks have four hidden layers of 360, are trained for at most 100,000 steps with a rate that falls on a
 plateau, and are reported by the median of four runs (https://arxiv.org/abs/2110.09813). The main condition has four
 layers of 50 and the schedule of the other studies of physics-informed networks, for 20,000 steps. Its derivatives have
-17 channels, so that a step takes several times as long as in the other studies. Recorded are the methods that need one
+13 channels, so that a step takes several times as long as in the other studies. Recorded are the methods that need one
 backward pass, and of the gradient-space methods those of Hwang and Lim's table and of the search.
 """
 
