@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
 from ...studies import Condition, Study
@@ -70,14 +71,19 @@ def metric_panel(histories: pd.DataFrame, styles: Mapping[str, MarkStyle], metri
 
 def band(label: str, runs: pd.DataFrame, column: str, style: MarkStyle) -> list[Mark]:
     """Return the mean over seeds ± 1 sd up to the last common epoch, and markers at the ends if these differ."""
-    table = runs[["epoch", "seed", column]].set_index(["epoch", "seed"])[column].astype(float).unstack()
-    together = table.dropna()
-    if not len(together):
+    epochs, row = np.unique(runs["epoch"].to_numpy(float), return_inverse=True)
+    seeds, place = np.unique(runs["seed"].to_numpy(), return_inverse=True)
+    table = np.full((len(epochs), len(seeds)), np.nan)
+    table[row, place] = runs[column].to_numpy(float)
+    known = ~np.isnan(table).any(1)
+    if not known.any():
         return []
-    mean, sd = together.mean(axis=1).to_numpy(), together.std(axis=1, ddof=1).fillna(0.0).to_numpy()
-    edges = band_edges(mean, sd) if table.shape[1] > 1 else (None, None)
-    marks: list[Mark] = [Line(label, together.index.to_numpy(float), mean, style, *edges)]
-    ends = runs.loc[runs.groupby("seed")["epoch"].idxmax()]
-    if ends["epoch"].nunique() > 1:
-        marks.append(Points(label, ends["epoch"].to_numpy(float), ends[column].to_numpy(float), style))
+    together = table[known]
+    mean = together.mean(1)
+    edges = band_edges(mean, together.std(1, ddof=1)) if len(seeds) > 1 else (None, None)
+    marks: list[Mark] = [Line(label, epochs[known], mean, style, *edges)]
+    ends = np.zeros(len(seeds), int)
+    np.maximum.at(ends, place, row)
+    if len(set(ends)) > 1:
+        marks.append(Points(label, epochs[ends], table[ends, range(len(seeds))], style))
     return marks
