@@ -7,6 +7,7 @@ from counterpoise.registry import Method
 
 from .aligned_jacobi import AlignedJacobi
 from .nash_authors import NashAuthors
+from .scaled_nash import ScaledNash
 from .scaled_sum import ScaledSum
 
 LAB_METHODS = {
@@ -24,6 +25,14 @@ LAB_METHODS = {
         "gradient",
         "Senushkin et al. 2023",
         "Aligned-MTL without synchronisation with the device",
+        ("shared",),
+    ),
+    "scaled-nash": Method(
+        "scaled-nash",
+        ScaledNash,
+        "gradient",
+        "Navon et al. 2022",
+        "Nash-MTL with an importance for all losses but the first",
         ("shared",),
     ),
     "scaled-sum": Method(

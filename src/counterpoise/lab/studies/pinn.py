@@ -75,6 +75,8 @@ GRADIENT_SPACE: dict[str, Recipe] = {
     "ConFIG": recipe("config"),
     "M-ConFIG": recipe("m-config"),
     "Nash-MTL": recipe("nash-mtl"),
+    "Nash-MTL, conditions ×3": recipe("scaled-nash", factor=3.0),
+    "Nash-MTL, residual ×3": recipe("scaled-nash", factor=1 / 3),
     "IMTL-G": recipe("imtl-g"),
     "FairGrad": recipe("fairgrad"),
     "GradVac": recipe("gradvac"),
@@ -106,7 +108,8 @@ SEARCH_SEEDS = tuple(range(5))
 SEARCHED = (
     "Gradient normalisation",
     "BPGS (gradient)",
-    *("LRA", "LRA (mean/mean)", "PCGrad", "UPGrad", "ConFIG", "DCGD", "DCGD + LRA", "Nash-MTL"),
+    *("LRA", "LRA (mean/mean)", "PCGrad", "UPGrad", "ConFIG", "DCGD", "DCGD + LRA"),
+    *("Nash-MTL", "Nash-MTL, conditions ×3", "Nash-MTL, residual ×3"),
     *(f"Gradient normalisation + {method}" for method in ("PCGrad", "UPGrad", "ConFIG", "DCGD", "Nash-MTL")),
 )
 """Methods of the search for a better one, on Helmholtz and Burgers at seeds that the tables do not show."""
