@@ -24,6 +24,7 @@ from ..data.visualisation import CLASS_COLOURS
 from ..files import write_atomic
 from ..studies import STUDIES, Cell
 from .figures.render_matplotlib import FigureWriter
+from .figures.spec import FigureSpec
 from .html_ledger import VERDICT_ORDER, LedgerRow, ledger_groups, ledger_rows
 from .html_sections import (
     HtmlTable,
@@ -102,8 +103,10 @@ def _add_variant(
         recorded=variant.recorded,
         choose_seed_sets=seeds_to_report,
     )
-    figures = {study.name: report.figures(study) for study in variant.studies}
-    written = [file for specs in figures.values() for file in writer.submit(specs, folder / name / "figures")]
+    figures, written = dict[str, dict[str, FigureSpec]](), list[Path]()
+    for study in variant.studies:
+        figures[study.name] = report.figures(study)
+        written += writer.submit(figures[study.name], folder / name / "figures")
     written += report.write_texts(folder / name)
     relative = [path.relative_to(folder).as_posix() for path in written]
     for study in variant.studies:
