@@ -217,6 +217,19 @@ def transformer() -> str:
     return "\n".join([*lines, "", origin(content["machine"])])
 
 
+def report() -> str:
+    """Return the table of the time of reports and the size of their pages."""
+    content = load("report_cpu")
+    lines = [
+        "| report on | runs | figures | seconds | CPU seconds | page, MB |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in content["rows"]:
+        numbers = f"{row['seconds']:.1f} | {row['CPU seconds']:.1f} | {row['page MB']:.1f}"
+        lines.append(f"| {row['report']} | {row['runs']:,} | {row['figures']} | {numbers} |")
+    return "\n".join([*lines, "", origin(content["machine"])])
+
+
 def main() -> None:
     text = PAGE.read_text()
     tables = {
@@ -236,6 +249,7 @@ def main() -> None:
         "large models": large_models("passes_large_cpu", "passes_memory_cpu"),
         "dense": dense(),
         "diagnostics": diagnostics(),
+        "report": report(),
     }
     if (FOLDER / "passes_vit_cuda.json").exists():
         tables["large models on CUDA"] = large_models("passes_vit_cuda", "passes_vit_cuda")
