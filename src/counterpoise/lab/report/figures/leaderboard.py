@@ -74,12 +74,12 @@ def _panel(standings: WorldStandings, methods: Sequence[str]) -> Panel:
         ]  # fmt: skip
         if rows:
             marks.append(_points(world, label, style, rows))
-    neutral = 1.0 if world.unit == "factor" else 0.0
+    neutral, count = 1.0 if world.unit == "factor" else 0.0, len(standings.seeds)
     marks.append(ReferenceLine(neutral, "vertical", emphasised=True))
     ticks = list(enumerate(methods))
     return Panel(
         marks,
-        f"{world.title} ({_count(standings)})",
+        f"{world.title} ({count} seed{'s' if count > 1 else ''})",
         Axis(axis_label(world), log=world.unit == "factor"),
         Axis(ticks=ticks, limits=(len(methods) - 0.4, -0.6)),
     )
@@ -96,11 +96,6 @@ def _points(world: World, label: str, style: MarkStyle, rows: Sequence[tuple[int
 
 def axis_label(world: World) -> str:
     return "error, times lower" if world.unit == "factor" else "change of score (%)"
-
-
-def _count(standings: WorldStandings) -> str:
-    problems, seeds = len(standings.problems), len(standings.seeds)
-    return f"{problems} problem{'s' if problems > 1 else ''}, {seeds} seed{'s' if seeds > 1 else ''}"
 
 
 def frontier(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> FigureSpec:
