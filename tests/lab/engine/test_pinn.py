@@ -12,6 +12,7 @@ from counterpoise.functional import uniform
 from counterpoise.lab.engine import Recipe, Run, Schedule, Store, execute, make_run_batches, recipe, spec
 from counterpoise.lab.engine.aligned_jacobi import AlignedJacobi
 from counterpoise.lab.engine.balancer_groups import BalancerGroups
+from counterpoise.lab.engine.methods import make
 from counterpoise.lab.engine.pinn import PinnTrainer, decode_field
 from counterpoise.lab.engine.pinn_workload import PinnWorkload
 from counterpoise.lab.engine.task_losses import balanced_gradient, linear_losses
@@ -165,3 +166,9 @@ def test_every_method_takes_a_step_on_every_equation() -> None:
         trainer = PinnTrainer(runs)
         trainer.advance()
         assert trainer.network.value.isfinite().all()
+
+
+@pytest.mark.parametrize(("method", "found"), [("scaled-sum", "weight"), ("scaled-nash", "importance")])
+def test_all_conditions_of_a_scaled_method_have_its_factor(method: str, found: str) -> None:
+    balancer = make(method, ("residual", "boundary", "initial"), factor=3.0)
+    assert getattr(balancer, found).tolist() == [1.0, 3.0, 3.0]

@@ -7,8 +7,7 @@ from counterpoise.registry import Method
 
 from .aligned_jacobi import AlignedJacobi
 from .nash_authors import NashAuthors
-from .scaled_nash import ScaledNash
-from .scaled_sum import ScaledSum
+from .scaled_conditions import ScaledNash, ScaledSum
 
 LAB_METHODS = {
     "nash-authors": Method(
