@@ -35,11 +35,11 @@ class RepeatedCall:
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Weighting]:
+def recorded(device: str, monkeypatch: pytest.MonkeyPatch) -> list[Weighting]:
     """Enable recordings. On the CPU, only balancers in the list that is returned are recorded."""
     balancers: list[Weighting] = []
     monkeypatch.setattr(_replay, "ENABLED", True)
-    if not torch.cuda.is_available():
+    if device == "cpu":
 
         def capture(call: Callable[[], _recorded.Results]) -> tuple[RepeatedCall, _recorded.Results]:
             graph = RepeatedCall(call, balancers[-1])
