@@ -50,14 +50,24 @@ def recorded_board() -> dict[str, WorldStandings]:
     return {standings.world.name: standings for standings in leaderboard(recorded_scores())}
 
 
+def recorded_checks() -> dict[str, WorldStandings]:
+    """Return the standings of each check of a world by its name."""
+    return {check.world.name: check for standings in recorded_board().values() for check in standings.checks}
+
+
+def find_standings(name: str) -> WorldStandings:
+    """Return the standings of a world or of a check."""
+    return (recorded_board() | recorded_checks())[name]
+
+
 @cache
 def recorded_costs() -> dict[str, Cost]:
     return step_costs(recorded_scores())
 
 
 def against(world: str, method: str, other: str = PLAIN_SUM, study: str = "") -> Estimate | None:
-    """Return a method relative to another one, on all problems of a world or on those of one study."""
-    standings = recorded_board()[world]
+    """Return a method relative to another one, on all problems of a world or check, or on those of one study."""
+    standings = find_standings(world)
     scores = standings.scores
     if study:
         scores = scores[scores.index.get_level_values("problem").str.startswith(f"{STUDIES[study].title}: ")]
@@ -68,7 +78,7 @@ def against(world: str, method: str, other: str = PLAIN_SUM, study: str = "") ->
 
 def compared(world: str, method: str, other: str = PLAIN_SUM, study: str = "", *, interval: bool = True) -> str:
     """Return `against` as text, with its interval and the settings in which the methods differ, or without these."""
-    found = recorded_board()[world].world
+    found = find_standings(world).world
     text = format_estimate(found, against(world, method, other, study))
     if not interval:
         return text.split(" [")[0]

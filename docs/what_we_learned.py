@@ -12,21 +12,32 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from pinn_findings import EQUATIONS, best_published, equations, findings, published_table, reversed_order
+from pinn_findings import (
+    EQUATIONS,
+    best_published,
+    burgers_schedules,
+    equations,
+    findings,
+    published_table,
+    reversed_order,
+    search_result,
+)
 from pinn_recommendation import exceptions, pinn_gains, pinn_row, pinn_table
 from recorded_leaderboard import (
     VERDICTS,
     against,
     compared,
+    find_standings,
     ledgers,
     recorded_board,
+    recorded_checks,
     recorded_costs,
     table_link,
     verdicts,
 )
 
 from counterpoise.lab.report.leaderboard import Standing, WorldStandings
-from counterpoise.lab.report.leaderboard_page import world_table
+from counterpoise.lab.report.leaderboard_page import with_checks, world_table
 from counterpoise.lab.report.leaderboard_text import collapsed_methods, format_estimate, join, verdict
 from counterpoise.lab.report.leaderboard_worlds import PLAIN_SUM, TUNED_SUM, WORLDS, World
 from counterpoise.lab.report.ranks import markdown
@@ -51,7 +62,7 @@ DECAY = ("BPGS + CAGrad", "Kendall+ℓ1")
 
 
 def world(key: str) -> World:
-    return recorded_board()[key].world
+    return find_standings(key).world
 
 
 def gain(key: str, method: str, *, interval: bool = True) -> str:
@@ -159,16 +170,17 @@ def bpgs() -> str:
         for other in ("Kendall", "UW-O", "FAMO")
     }
     counts = {
-        other: f"better in {found.count(1)} of {len(found)} worlds and worse in {found.count(-1)}"
+        other: f"better in {found.count(1) or 'none'} of {len(found)} worlds and worse in {found.count(-1) or 'none'}"
         for other, found in signs.items()
     }
     table = "\n".join(lines)
     first = [s.world.title for s in recorded_board().values() if s.ranked[0].method == "BPGS"]
     places = f" ({join(first, 'and')})" if first else ""
+    checks = "".join(f" ({s.world.title}: {compared(key, 'BPGS', 'Kendall')})" for key, s in recorded_checks().items())
     return f"""\
 {table}
 
-- **Against Kendall** it is {counts["Kendall"]}. **Against UW-O**, which is a single division, it is
+- **Against Kendall** it is {counts["Kendall"]}{checks}. **Against UW-O**, which is a single division, it is
   {counts["UW-O"]}; **against FAMO**, {counts["FAMO"]} (not counting worlds with a single common seed).
 - **Before a gradient-space method** it removes the scales: on the synthetic problems BPGS + CAGrad is
   {compared("synthetic", "BPGS + CAGrad", "CAGrad")} against CAGrad, and BPGS + PCGrad is
@@ -178,7 +190,7 @@ def bpgs() -> str:
   ({gain("physics", "BPGS (gradient)")}), but loses the KL term of an [autoencoder](gradient-scale.md#measurements).
 - **It takes no measurable time**: {recorded_costs()["BPGS"].time:.2f} times the duration of an epoch with the plain sum
   ({table_link("nyuv2-overhead", "NYUv2, overhead")}).
-- **It has the best mean rank** in {len(first)} of {len(recorded_board())} worlds{places}.
+- **It has the best mean rank** in {len(first) or "none"} of {len(recorded_board())} worlds{places}.
 
 BPGS is a reasonable default for supervised losses that differ by orders of magnitude; UW-O does as well."""
 
@@ -230,7 +242,7 @@ def decay() -> str:
     text = f"**Weight decay.** On the {link}, where nothing is rescaled, {join(leads, 'and')} lead the plain sum. "
     text += "Adam adds the decay to the gradient, so that a method with a smaller gradient is regularised more. "
     study = "beyond-heterogeneous-adamw"
-    found = recorded_board().get("synthetic-adamw")
+    found = recorded_checks().get("synthetic-adamw")
     if found is None or STUDIES[study].title not in titles(found):
         return text + "The same grids with AdamW, whose decay does not depend on the gradient, are not recorded yet."
     words = {1: "still leads", -1: "falls behind", 0: "has no lead that can be shown"}
@@ -287,13 +299,14 @@ def which_method(prefix: str = "") -> str:
 def leaderboard_page() -> str:
     """Return leaderboard.md: all methods of each world, and the recorded tables behind them."""
     parts = [INTRODUCTION]
-    for key, standings in recorded_board().items():
+    for standings in with_checks(list(recorded_board().values())):
+        key, level = standings.world.name, "##" if standings.world.name in recorded_board() else "###"
         recorded = [study for study in world(key).studies if list((ROOT / "results").rglob(f"tables/{study}*.md"))]
         links = ", ".join(table_link(study, study) for study in recorded)
         confounds = "\n".join(f"- {text}" for text in world(key).confounds)
         table = markdown([world_table(standings, recorded_costs())]).strip()
         text = f"{world(key).situation}. Recorded tables: {links}."
-        parts.append(f"## {world(key).title}\n\n{text}\n\n{confounds}\n\n{table}\n")
+        parts.append(f"{level} {world(key).title}\n\n{text}\n\n{confounds}\n\n{table}\n")
     return "\n".join(parts)
 
 
@@ -320,7 +333,7 @@ BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "docs" / "index.md": {"which method": which_method},
     ROOT / "docs" / "pinns.md": {
         "recommendation": pinn_table, "published": published_table, "best published": best_published,
-        "findings": findings,
+        "findings": findings, "search": search_result, "burgers": burgers_schedules,
     },
     ROOT / "README.md": {"which method": lambda: which_method("docs/")},
 }  # fmt: skip

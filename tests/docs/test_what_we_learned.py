@@ -9,7 +9,7 @@ import pytest
 from helpers.paths import ROOT
 
 from counterpoise.lab.report.leaderboard_text import answers
-from counterpoise.lab.report.leaderboard_worlds import WORLDS
+from counterpoise.lab.report.leaderboard_worlds import ADAMW
 from counterpoise.lab.studies import STUDIES
 
 BLOCK = re.compile(r"<!-- ([\w ]+) -->\n.*?<!-- /\1 -->", re.DOTALL)
@@ -71,20 +71,22 @@ def test_central_claim_of_the_paper_holds_at_all_seeds() -> None:
         assert all("**holds**" in row for row in rows)
 
 
-def test_page_adapts_when_a_world_is_added(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs with AdamW are added, here with the scores of Adam under other names."""
+def test_page_adapts_when_a_world_or_a_check_is_added(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs with AdamW are added, here with the scores of Adam under other names, and the tables are left out."""
     recorded = importlib.import_module("recorded_leaderboard")
-    board = {key: value for key, value in recorded.recorded_board().items() if key != "synthetic-adamw"}
+    board = {key: replace(value, checks=()) for key, value in recorded.recorded_board().items() if key != "tables"}
     for module in (script, recorded):
         monkeypatch.setattr(module, "recorded_board", lambda: board)
-    assert "Not measured yet: Synthetic, AdamW; " in script.summary() + "; "
+    assert "Not measured yet: Tables; " in script.summary().replace(".", "; ")
     assert "are not recorded yet" in script.decay()
+    worlds = len(board)
+    assert f" of {worlds} worlds and worse in 1. **Against" in " ".join(script.bpgs().split())
     names = {STUDIES[name].title: STUDIES[f"{name}-adamw"].title for name in board["synthetic"].world.studies}
     rename = {problem: problem.replace(*name) for problem in board["synthetic"].problems for name in names.items()
               if problem.startswith(name[0])}  # fmt: skip
-    world = next(world for world in WORLDS if world.name == "synthetic-adamw")
     scores = board["synthetic"].scores.rename(index=rename, level="problem")
-    board["synthetic-adamw"] = replace(board["synthetic"], world=world, scores=scores, problems=tuple(rename.values()))
-    assert "| Synthetic, AdamW | 12 | " in script.summary()
+    check = replace(board["synthetic"], world=ADAMW, scores=scores, problems=tuple(rename.values()))
+    board["synthetic"] = replace(board["synthetic"], checks=(check,))
+    assert f" of {worlds} worlds and worse in 1 (Synthetic stress with AdamW: +" in " ".join(script.bpgs().split())
     assert "With AdamW (" in script.decay()
     assert "BPGS + CAGrad still leads (" in script.decay()

@@ -238,6 +238,30 @@ def test_comparison_with_unequal_settings_says_so() -> None:
     assert table.rows[0][-2:] == ["3", "unequal clips"]
 
 
+def test_the_same_problems_with_adamw_are_a_check_and_no_world() -> None:
+    scores = {"static": 0.5, "BPGS": 0.6, "Kendall": 0.55, "UWSO": 0.4}
+    adam, adamw = (
+        study_frame(name, scores, lambda m, c, s: scores[m] * (1 + s * scores[m] / 99), range(42, 49))
+        for name in ("beyond-rescaling", "beyond-rescaling-adamw")
+    )
+    adamw.loc[adamw["method"] == "UWSO", "macro"] *= 2
+    frames = {"beyond-rescaling": adam, "beyond-rescaling-adamw": adamw}
+    (standings,) = leaderboard(frames)
+    assert [check.world.name for check in standings.checks] == ["synthetic-adamw"]
+    (against,) = answers([standings], step_costs({}))
+    assert against.short == "Yes in 1 of 1 world."
+    assert against.text.startswith("Better on Synthetic stress (+11.1 % [+11.1, +11.2], with AdamW +11.1 %")
+    section = leaderboard_section(frames)
+    assert len(section.cards) == len(section.figures["leaderboard"].panels) == 1
+    assert section.cards[0].checks == {
+        "table-synthetic-adamw": "With AdamW, 2 of 3 methods have the same verdict against the plain sum."
+    }
+    assert [part.anchor for part in section.tables] == ["synthetic", "synthetic-adamw"]
+    assert section.head_to_head
+    assert [row[-1] for row in section.head_to_head.rows] == ["", "a check, not counted"]
+    assert len(pd.read_csv(io.StringIO(section.texts["tables/leaderboard.csv"]))) == 2 * len(scores)
+
+
 def test_step_times_are_those_of_the_benchmarks() -> None:
     rows = json.loads((ROOT / "benchmarks" / "results" / "gradient_space_cuda.json").read_text())["rows"]
     ratios = {row["case"]: row["ratio"] for row in rows if row["precision"] == "float32"}

@@ -1,7 +1,7 @@
 """The leaderboard: mean ranks and scores relative to the plain sum in each world, computed from recorded scores."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -53,6 +53,7 @@ class WorldStandings:
     scores: pd.DataFrame  # a row per problem, metric and seed, a column per method
     seeds: tuple[int, ...]
     problems: tuple[str, ...]
+    checks: tuple["WorldStandings", ...] = ()  # on the same problems, with a setting that removes a confound
 
     @property
     def ranked(self) -> list[Standing]:
@@ -81,12 +82,17 @@ def leaderboard(frames: Mapping[str, pd.DataFrame]) -> list[WorldStandings]:
     Args:
         frames: The scores of all runs of each study, at all learning rates, by the name of the study.
     """
+    return _recorded_standings(WORLDS, frames)
+
+
+def _recorded_standings(worlds: Sequence[World], frames: Mapping[str, pd.DataFrame]) -> list[WorldStandings]:
     found = []
-    for world in WORLDS:
+    for world in worlds:
         parts = [_long(STUDIES[name], frames[name], world) for name in world.studies if len(frames.get(name, ()))]
         runs = pd.concat(parts) if parts else pd.DataFrame({"method": []})
         if PLAIN_SUM in set(runs["method"]) and runs["method"].nunique() > 1:
-            found.append(_standings(world, runs))
+            checks = tuple(_recorded_standings(world.checks, frames))
+            found.append(replace(_standings(world, runs), checks=checks))
     return found
 
 

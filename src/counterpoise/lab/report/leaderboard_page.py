@@ -14,7 +14,7 @@ from .figures.leaderboard import frontier, overview
 from .figures.spec import FigureSpec
 from .leaderboard import Standing, WorldStandings, leaderboard
 from .leaderboard_cost import Cost, step_costs
-from .leaderboard_text import Answer, answers, format_estimate, unequal_settings, verdict
+from .leaderboard_text import Answer, answers, check_finding, format_estimate, unequal_settings, verdict
 from .leaderboard_worlds import PLAIN_SUM, TUNED_SUM
 from .ranks import PrintedTable
 from .tables import format_seeds
@@ -37,17 +37,28 @@ class CardRow:
 
 @dataclass(frozen=True)
 class WorldCard:
-    """A world on the page: its best methods, the complete table, and what the comparison does not control."""
+    """A world on the page: its best methods, and a sentence on each check with the anchor of its table."""
 
     anchor: str
     title: str
     situation: str
     facts: str
     best: list[CardRow]
-    table: PrintedTable
-    confounds: tuple[str, ...]
     studies: tuple[str, ...]
     picture: CardPicture
+    checks: dict[str, str]
+
+
+@dataclass(frozen=True)
+class WorldTable:
+    """All methods of a world or of a check, and what to know about the comparison."""
+
+    anchor: str
+    title: str
+    situation: str
+    table: PrintedTable
+    notes: tuple[str, ...]
+    studies: tuple[str, ...]
 
 
 @dataclass
@@ -56,6 +67,7 @@ class LeaderboardSection:
 
     answers: list[Answer] = field(default_factory=list)
     cards: list[WorldCard] = field(default_factory=list)
+    tables: list[WorldTable] = field(default_factory=list)
     figures: dict[str, FigureSpec] = field(default_factory=dict)
     head_to_head: PrintedTable | None = None
     texts: dict[str, str] = field(default_factory=dict)  # files beside the page, by name
@@ -73,18 +85,26 @@ def leaderboard_section(
     board, costs = leaderboard(frames), step_costs(frames)
     if not board:
         return LeaderboardSection()
-    cards = [world_card(standings, costs, card_picture(standings, finished)) for standings in board]
+    shown = with_checks(board)
+    findings = {c.world.name: (check_finding(standings, c),) for standings in board for c in standings.checks}
+    tables = [_complete_table(standings, costs, findings.get(standings.world.name, ())) for standings in shown]
     return LeaderboardSection(
         answers(board, costs),
-        cards,
+        [world_card(standings, costs, card_picture(standings, finished)) for standings in board],
+        tables,
         {"leaderboard": overview(board), "leaderboard-cost": frontier(board, costs)},
         head_to_head_table(board, *COMPARED),
         {
-            "tables/leaderboard.md": ranks.markdown(card.table for card in cards),
-            "tables/leaderboard.csv": leaderboard_csv(board, costs),
-            "tables/head-to-head.csv": head_to_head_csv(board, *COMPARED),
+            "tables/leaderboard.md": ranks.markdown(part.table for part in tables),
+            "tables/leaderboard.csv": leaderboard_csv(shown, costs),
+            "tables/head-to-head.csv": head_to_head_csv(shown, *COMPARED),
         },
     )
+
+
+def with_checks(board: Sequence[WorldStandings]) -> list[WorldStandings]:
+    """Return the worlds, each followed by its checks."""
+    return [part for standings in board for part in (standings, *standings.checks)]
 
 
 def world_card(standings: WorldStandings, costs: Mapping[str, Cost], picture: CardPicture) -> WorldCard:
@@ -100,21 +120,27 @@ def world_card(standings: WorldStandings, costs: Mapping[str, Cost], picture: Ca
         world.situation,
         " · ".join(facts),
         [_card_row(standings, standing, costs, longest) for standing in best],
-        world_table(standings, costs),
-        world.confounds,
         world.studies,
         picture,
+        {f"table-{check.world.name}": check_finding(standings, check) for check in standings.checks},
     )
+
+
+def _complete_table(standings: WorldStandings, costs: Mapping[str, Cost], findings: tuple[str, ...]) -> WorldTable:
+    world, table = standings.world, world_table(standings, costs)
+    return WorldTable(world.name, world.title, world.situation, table, (*findings, *world.confounds), world.studies)
 
 
 def head_to_head_table(board: Sequence[WorldStandings], method: str, other: str) -> PrintedTable | None:
     """Return the comparison of two methods in each world; None if no world has both."""
     rows = []
-    for standings in board:
+    checks = {check.world.name for standings in board for check in standings.checks}
+    for standings in with_checks(board):
         if (estimate := standings.compare(method, other)) is not None:
-            cells = [format_estimate(standings.world, estimate), VERDICTS[verdict(standings.world, estimate)]]
-            notes = ", ".join(unequal_settings(standings.world, method, other))
-            rows.append([standings.world.title, *cells, str(_shared_runs(standings, method, other)), notes])
+            world = standings.world
+            notes = unequal_settings(world, method, other) + ["a check, not counted"] * (world.name in checks)
+            cells = [format_estimate(world, estimate), VERDICTS[verdict(world, estimate)]]
+            rows.append([world.title, *cells, str(_shared_runs(standings, method, other)), ", ".join(notes)])
     heads = ["world", "difference", "verdict", "pairs of runs", "note"]
     return PrintedTable(heads, rows, f"{method} against {other}", "95 % intervals over seeds, paired") if rows else None
 

@@ -190,6 +190,9 @@ def _head_to_head(board: Sequence[WorldStandings], method: str, other: str) -> l
         estimate = standings.compare(method, other)
         if estimate is not None:
             numbers = [format_estimate(standings.world, estimate), *unequal_settings(standings.world, method, other)]
+            for check in standings.checks:
+                if (checked := check.compare(method, other)) is not None:
+                    numbers.append(f"{check_name(standings, check)} {format_estimate(check.world, checked)}")
             sides[verdict(standings.world, estimate)].append(f"{standings.world.title} ({', '.join(numbers)})")
     words = {1: "Better on", -1: "Worse on", 0: "Undecided on"}
     parts = [f"{words[side]} {join(worlds, 'and')}." for side, worlds in sides.items() if worlds]
@@ -201,6 +204,28 @@ def _head_to_head(board: Sequence[WorldStandings], method: str, other: str) -> l
     short = f"{word} in {count} of {total} {'world' if total == 1 else 'worlds'}"
     short = ", ".join([short, *(f"{word} in {count}" for word, count in rest)])
     return [Answer(f"Does {method} beat {other}?", f"{short[0].upper()}{short[1:]}.", " ".join(parts), HEAD_TO_HEAD)]
+
+
+def check_name(standings: WorldStandings, check: WorldStandings) -> str:
+    """Return the setting of a check: "with AdamW"."""
+    return check.world.title.removeprefix(standings.world.title).strip()
+
+
+def check_finding(standings: WorldStandings, check: WorldStandings) -> str:
+    """Say how many methods have the same verdict against the plain sum in a check."""
+    verdicts = [
+        [
+            verdict(s.world, found.against_sum) if (found := s.find(standing.method)) else None
+            for s in (standings, check)
+        ]
+        for standing in _others(check)
+    ]
+    both = [pair for pair in verdicts if None not in pair]
+    same = sum(first == second for first, second in both)
+    setting = check_name(standings, check)
+    return (
+        f"{setting[0].upper()}{setting[1:]}, {same} of {len(both)} methods have the same verdict against the plain sum."
+    )
 
 
 def unequal_settings(world: World, method: str, other: str) -> list[str]:

@@ -96,7 +96,7 @@ def abstract(page: Page) -> list[str]:
     """Return the findings as markup: the answers of the leaderboard, and how many claims hold."""
     found, cards = [], page.leaderboard.cards
     if cards:
-        methods = len({row[0] for card in cards for row in card.table.rows})
+        methods = len({row[0] for part in page.leaderboard.tables for row in part.table.rows})
         worlds = join([card.title for card in cards], "and")
         found.append(
             f"{methods} methods that weight losses or combine task gradients are compared with the plain sum of the "
@@ -136,10 +136,10 @@ def add_leaderboard(story: Story, leaderboard: LeaderboardSection, folder: Path)
         story.figure(file.read_bytes() if reflowed is spec else figure_content(reflowed), spec.alt_text)
     if leaderboard.head_to_head:
         story.table(printed_table(leaderboard.head_to_head))
-    for card in leaderboard.cards:
-        story.subheading(card.title, f"world-{card.anchor}")
-        story.text(f"{card.situation}. {' '.join(card.confounds)}")
-        story.table(printed_table(card.table))
+    for part in leaderboard.tables:
+        story.subheading(part.title, f"world-{part.anchor}")
+        story.text(f"{part.situation}. {' '.join(part.notes)}")
+        story.table(printed_table(part.table))
 
 
 def add_study(story: Story, section: StudySection, title: str, rows: Sequence[LedgerRow], folder: Path) -> None:
