@@ -76,6 +76,7 @@ class Entry:
     tolerance: float = AGREES  # the largest difference that counts as agreement
     expected: int = 0  # the number of seeds of the table
     seeds: tuple[int, ...] = ()  # those of them that were run
+    run: bool = False  # whether there are runs, which may have diverged
     decimals: int = DECIMALS
 
     @property
@@ -136,11 +137,13 @@ def table_entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> li
     selected = select_seeds(frame, seeds)
     runs = dict(iter(selected.groupby(["method", "condition"], sort=False)))
     none = selected.iloc[:0]
-    rates = dict(frame.groupby("method")["lr"].first()) if study.rates else {}  # also of methods not run at these seeds
     found = []
     for metric in (*study.metrics, *study.further_metrics):
         for part, conditions in study.conditions_by_part().items():
-            for method in method_order(study, frame):
+            scores = frame[frame["condition"].isin([condition.key for condition in conditions])]
+            # Also of methods that were not run at these seeds.
+            rates = dict(scores.groupby("method")["lr"].first()) if study.rates else {}
+            for method in method_order(study, scores):
                 for condition in conditions:
                     if condition.only and method not in condition.only:
                         continue
@@ -174,6 +177,7 @@ def _entry(study: Study, part: str, metric: str, method: str, condition: Conditi
         paper_sd=paper_sd,
         tolerance=tolerance,
         seeds=tuple(sorted(map(int, runs["seed"].to_numpy()[measured]))),
+        run=len(runs) > 0,
         decimals=study.decimals,
     )
 
@@ -217,9 +221,10 @@ def table_grids(study: Study, cells: Sequence[Entry]) -> list[Grid]:
             for entry in next(iter(rows.values()))
         ]
         run = [any(row[i].count for row in rows.values()) for i in range(len(heads))]
-        if any(run):  # omit columns that were not run
+        if any(run):  # omit columns and rows that were not run
             heads = [head for head, here in zip(heads, run, strict=True) if here]
             rows = {m: [e for e, here in zip(row, run, strict=True) if here] for m, row in rows.items()}
+            rows = {m: row for m, row in rows.items() if any(e.run or e.paper_mean is not None for e in row)}
         elif grids:  # omit tables that were not run, but keep at least one
             continue
         row_kind = "setting" if single else "method"
