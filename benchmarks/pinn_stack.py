@@ -24,12 +24,23 @@ from counterpoise.lab.engine import Recipe, Run, Store, spec
 from counterpoise.lab.engine.cuda_graphs import WARM_UP, CudaGraphStep
 from counterpoise.lab.engine.pinn import PinnTrainer
 from counterpoise.lab.studies import STUDIES
-from counterpoise.lab.studies.pinn import COLUMNS, GRADIENT_SPACE, MAIN, METHODS, ONE_PASS, SEARCH_SEEDS, SEARCHED
+from counterpoise.lab.studies.pinn import (
+    CANDIDATE,
+    COLUMNS,
+    GRADIENT_SPACE,
+    MAIN,
+    METHODS,
+    ONE_PASS,
+    SEARCH_SEEDS,
+    SEARCHED,
+)
 from counterpoise.lab.studies.rates import chosen_rates
 from counterpoise.lab.studies.select import select_runs
 
 RESULTS = Path(__file__).parent.parent / "results"
 RECORDED = (RESULTS / "physics", RESULTS / "physics" / "search")
+CONSTANT_RATE = (CANDIDATE, "UPGrad", "ConFIG", "NTK", "DCGD + NTK", "Sum ×10", "LRA (mean/mean)")
+"""Methods with a constant learning rate on Burgers, beside those of the published table."""
 PROFILED = 10  # steps
 WITHOUT_KERNEL = ("detach", "alias", "_unsafe_view", "promote_types", "lift_fresh")
 AGREEMENT = 1e-3  # of parameters after a few steps, which are 0.03 long
@@ -245,6 +256,7 @@ def selections(device: str, epochs: int | None = None) -> list[Selection]:
         *(select(f"pinn-{name}", ONE_PASS) for name in ("burgers", "klein-gordon", "helmholtz")),
         *(select(f"pinn-{name}", SEARCHED, seeds=SEARCH_SEEDS) for name in ("helmholtz", "burgers")),
         *(select("pinn-burgers", COLUMNS, condition) for condition in ("authors' code", "constant rate")),
+        select("pinn-burgers", CONSTANT_RATE, "constant rate"),
         *(select("pinn-kirchhoff", methods) for methods in (ONE_PASS, dict.fromkeys(plate))),
     ]
 

@@ -57,7 +57,7 @@ def test_the_published_numbers_satisfy_the_claims_about_them(study: Study) -> No
     frame = keep_best_rates(published_frame(study))
     judgements = ledger.judge(study, frame, study.seeds)
     assert [j.verdict for j in judgements[: len(COLUMNS)]] == ["holds"] * len(COLUMNS)
-    assert judgements[-1].verdict == "holds"
+    assert all(j.verdict == "holds" for j in judgements if "collapse" in j.claim.text)
     text = tables.markdown(study, tables.table_entries(study, frame, study.seeds), study.seeds)
     mean, sd = study.paper["rel_l2"]["DCGD"][MAIN]
     assert f"({mean:.4f} ± {sd:.4f})" in text

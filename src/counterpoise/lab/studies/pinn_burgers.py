@@ -1,6 +1,6 @@
 """Burgers equation: a physics-informed network with a shock."""
 
-from .pinn import condition, make_study, published
+from .pinn import BEST_PUBLISHED, MAIN, candidate_claims, condition, make_study, published
 
 PAPER = published(
     {
@@ -31,4 +31,10 @@ STUDY = make_study(
         condition("three", key="authors' code", boundary=42, decay="constant"),
     ),
     PAPER,
+    candidate_claims(
+        PAPER["rel_l2"][BEST_PUBLISHED][MAIN][0],
+        "beyond the paper, Burgers equation with a constant learning rate",
+        "constant rate",
+        ", with a constant learning rate",
+    ),
 )
