@@ -1,7 +1,7 @@
 """Check, time and train stacks of physics-informed networks on CUDA.
 
 python benchmarks/pinn_stack.py check               # steps of all methods on CUDA, alone and in turn, and on the CPU
-python benchmarks/pinn_stack.py time --runs 150     # milliseconds and kernels per step
+python benchmarks/pinn_stack.py time --runs 150     # milliseconds per step
 python benchmarks/pinn_stack.py operations          # operations per step on the CPU, by method and by part
 python benchmarks/pinn_stack.py queue --seconds 540 --bring BACK   # what is not recorded yet, see run_queue.py
 """
@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from run_queue import Selection, add_options, run_queue
+from timing import save
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from counterpoise.lab.engine import Recipe, Run, Store, spec
@@ -115,9 +116,10 @@ def check(study: str, which: str, steps: int, share: float) -> int:
     return 0 if copies < AGREEMENT else 2
 
 
-def measure(study: str, which: str, count: int, steps: int, width: int, profile: bool) -> None:
-    """Print the time, the memory and the number of kernels of a step."""
+def measure(study: str, which: str, count: int, steps: int, width: int, profile: bool) -> dict[str, Any]:
+    """Print the time, the memory and the number of kernels of a step, and return time and memory."""
     trainer = PinnTrainer(make_runs(study, selected_methods(which), count, "cuda", width=width))
+    torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
     for _ in range(100 * (WARM_UP + 1) + 1):  # NTK measures in every hundredth step after the first
         trainer.advance()
@@ -137,6 +139,8 @@ def measure(study: str, which: str, count: int, steps: int, width: int, profile:
     )
     if profile:
         print_kernels(trainer.advance, PROFILED)
+    row = {"study": study, "methods": which, "runs": count, "ms per step": 1e3 * each, "first calls s": first}
+    return row | {"GiB": memory}
 
 
 def print_kernels(step: Callable[[], None], steps: int, shown: int = 14) -> None:
@@ -271,9 +275,10 @@ def probe(run: Run) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("check", "time", "operations", "train", "queue"))
-    parser.add_argument("--study", default="pinn-helmholtz")
+    parser.add_argument("--study", default="pinn-helmholtz", help="`time` takes several, with commas")
     parser.add_argument("--methods", default="one-pass", help='"one-pass", "gradient", "all", "sum" or labels')
-    parser.add_argument("--runs", type=int, default=150)
+    parser.add_argument("--runs", default="150", help="number of runs in a stack; several, with commas")
+    parser.add_argument("--save", type=Path, help="folder for the results of `time`, for the table in README.md")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--width", type=int, default=50)
     parser.add_argument("--share", type=float, default=0.75, help="share of the methods that must agree in `check`")
@@ -301,7 +306,13 @@ def main() -> None:
     elif options.command == "train":
         raise SystemExit(train(options))
     else:
-        measure(options.study, options.methods, options.runs, options.steps, options.width, options.profile)
+        rows = [
+            measure(study, options.methods, int(runs), options.steps, options.width, options.profile)
+            for study in options.study.split(",")
+            for runs in options.runs.split(",")
+        ]
+        if options.save:
+            save("pinn_stack_cuda", rows, options.save)
 
 
 if __name__ == "__main__":

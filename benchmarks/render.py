@@ -217,6 +217,17 @@ def transformer() -> str:
     return "\n".join([*lines, "", origin(content["machine"])])
 
 
+def physics() -> str:
+    """Return the table of stacks of physics-informed networks: time per step, and minutes for 50,000 steps."""
+    content = load("pinn_stack_cuda")
+    lines = ["| study | runs in the stack | ms per step | 50,000 steps, min | GiB |", "| --- |" + " ---: |" * 4]
+    minutes = [(50 * row["ms per step"] + row["first calls s"]) / 60 for row in content["rows"]]
+    for row, each in zip(content["rows"], minutes, strict=True):
+        cells = [f"`{row['study']}`", f"{row['runs']}", f"{row['ms per step']:.2f}", f"{each:.1f}", f"{row['GiB']:.1f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", f"All stacks: {sum(minutes):.1f} minutes.", origin(content["machine"])])
+
+
 def report() -> str:
     """Return the table of the time of reports and the size of their pages."""
     content = load("report_cpu")
@@ -249,6 +260,7 @@ def main() -> None:
         "large models": large_models("passes_large_cpu", "passes_memory_cpu"),
         "dense": dense(),
         "diagnostics": diagnostics(),
+        "physics": physics(),
         "report": report(),
     }
     if (FOLDER / "passes_vit_cuda.json").exists():
