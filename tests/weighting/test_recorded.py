@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import counterpoise as cp
 from counterpoise.functional import _replay
@@ -22,16 +22,20 @@ DEVICES = [
 
 
 class RepeatedCall:
-    """Stands for a captured graph: `replay` calls the rule, and writes its result to the same address."""
+    """Stands for a captured graph: `replay` calls the rule, and writes its results to the same addresses."""
 
-    def __init__(self, call: Callable[[], _recorded.Results], balancer: nn.Module) -> None:
+    def __init__(self, call: Callable[[], Tensor], balancer: Weighting) -> None:
         before = copy.deepcopy(balancer.state_dict())
-        self.call, self.result = call, call()
+        self.call, self.result, self.last = call, call(), balancer._last
+        self.used: list[Any] = [self.last.theta, self.last.losses]
         balancer.load_state_dict(before)  # a capture does not run anything
 
     def replay(self) -> None:
         with torch.no_grad():
-            self.result.packed.copy_(self.call().packed)
+            self.result.copy_(self.call())
+            for used, new in zip(self.used, (self.last.theta, self.last.losses), strict=True):
+                if used is not None:
+                    used[:] = new
 
 
 @pytest.fixture
@@ -41,12 +45,12 @@ def recorded(device: str, monkeypatch: pytest.MonkeyPatch) -> list[Weighting]:
     monkeypatch.setattr(_replay, "ENABLED", True)
     if device == "cpu":
 
-        def capture(call: Callable[[], _recorded.Results]) -> tuple[RepeatedCall, _recorded.Results]:
+        def capture(call: Callable[[], Tensor]) -> tuple[RepeatedCall, Tensor]:
             graph = RepeatedCall(call, balancers[-1])
             return graph, graph.result
 
         def objective(balancer: Weighting, losses: Any) -> Tensor | None:
-            vector = torch.stack([losses[task] for task in balancer.tasks])
+            vector = losses if isinstance(losses, Tensor) else torch.stack([losses[task] for task in balancer.tasks])
             if balancer not in balancers or not balancer.has_float_rule:
                 return None
             return _recorded.recorded_objective(balancer, vector, balancer.learned, torch.is_grad_enabled())
@@ -84,6 +88,8 @@ def train(balancer: Weighting, steps: int, device: str, options: dict[int, tuple
             balancer.losses,
             *(p.grad.clone() for p in balancer.parameters() if p.grad is not None),
         ]
+        if isinstance(balancer, cp.BPGS):
+            found += [*(balancer.geometry or ())]
         if optimizer is not None:
             optimizer.step()
             optimizer.zero_grad()
@@ -137,3 +143,53 @@ def test_copies_and_pickles_start_without_recordings(device: str, recorded: list
         recorded.append(other)
         train(other, 5, device)
         assert other._recordings.rules
+
+
+def train_at_one_address(balancer: Weighting, device: str) -> list[Any]:
+    """Train on losses of one address, hold some of the objectives, and return all numbers that come out."""
+    losses = torch.empty(3, device=device, requires_grad=True)
+    batches = torch.rand(16, 3, generator=torch.Generator().manual_seed(1)).add(0.1).to(device)
+    found, held = [], []
+    for step, batch in enumerate(batches):
+        with torch.no_grad():
+            losses.copy_(batch)
+        objective = balancer(losses)
+        found += [objective.detach().clone(), balancer.weights]
+        if step >= 12:
+            held.append(objective)  # with its graph
+        else:
+            objective.backward()
+    sum(held).backward()
+    return [*found, *(objective.detach() for objective in held), losses.grad, *(p.grad for p in balancer.parameters())]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", ["kendall", "uw-o"])
+def test_losses_are_read_where_they_are_and_results_in_use_are_kept(
+    name: str, device: str, recorded: list[Weighting]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cp.weighting.base, "direct_objective", lambda *_: None)
+        expected = train_at_one_address(make(name, device), device)
+    balancer = make(name, device)
+    recorded.append(balancer)
+    found = train_at_one_address(balancer, device)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+    (recording,) = balancer._recordings.rules.values()
+    assert recording is not None
+    assert len(recording.by_address) == 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_rule_captured_in_inference_mode_works_outside_of_it(device: str, recorded: list[Weighting]) -> None:
+    balancer = make("uw-o", device).eval()
+    recorded.append(balancer)
+    losses = {task: torch.tensor(2.0, device=device) for task in balancer.tasks}
+    with torch.inference_mode():
+        for _ in range(6):
+            balancer(losses)
+    with torch.no_grad():
+        objective = balancer({task: 3.0 * loss for task, loss in losses.items()})
+    assert len(balancer._recordings.rules) == 1
+    objective.mul_(2.0)
+    torch.testing.assert_close(objective.cpu(), torch.tensor(6.0))

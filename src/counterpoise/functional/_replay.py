@@ -22,6 +22,11 @@ ENABLED = os.environ.get("COUNTERPOISE_CUDA_GRAPHS") == "1"
 MAX_TASKS = 16  # larger matrices take longer than the launches
 EAGER_CALLS = 3  # with the same shapes, before the capture
 MAX_RECORDINGS = 32  # per solver
+# Functions of torch.cuda without the check that it is initialised. Builds without CUDA have none.
+_current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+_is_capturing: Callable[[], bool] = getattr(
+    torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
+)
 
 
 class Recording:
@@ -139,7 +144,7 @@ def _can_replay(arguments: Sequence[Any], options: dict[str, Any]) -> bool:
 
 def can_capture(tensor: Tensor) -> bool:
     """Return whether a CUDA tensor is on the current device, and the current stream captures nothing."""
-    return tensor.get_device() == torch.cuda.current_device() and not torch.cuda.is_current_stream_capturing()
+    return tensor.get_device() == _current_device() and not _is_capturing()
 
 
 def _tensors(arguments: Sequence[Any], options: dict[str, Any]) -> list[Tensor]:

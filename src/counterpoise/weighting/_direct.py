@@ -19,7 +19,7 @@ from ..functional._floats import FloatStep
 from ..functional._step import FLOAT_TASKS, floats_to_tensor
 from ..inputs import Losses
 from ._objective import connect
-from ._recorded import recorded_objective
+from ._recorded import is_state_beside, recorded_objective
 
 if TYPE_CHECKING:
     from .base import Weighting
@@ -48,13 +48,15 @@ def direct_objective(balancer: "Weighting", losses: Losses) -> Tensor | None:
         return None
     tasks, learned, has_graph = balancer.tasks, balancer.learned, is_grad_enabled()
     vector = losses if isinstance(losses, Tensor) else _stack(losses, tasks)
-    if vector is None or vector.dim() != 1 or not len(vector) == len(tasks) <= FLOAT_TASKS or not _is_covered(vector):
+    if vector is None or vector.shape != (len(tasks),) or len(tasks) > FLOAT_TASKS or not _is_covered(vector):
         return None
     dtype = vector.dtype
-    if dtype not in DTYPES or (has_graph and not vector.requires_grad) or not _fits(balancer, learned, vector):
+    if dtype not in DTYPES or (has_graph and not vector.requires_grad):
         return None
     if not vector.is_cpu:
-        return recorded_objective(balancer, vector, learned, has_graph) if balancer.has_float_rule else None
+        return recorded_objective(balancer, vector, learned, has_graph)
+    if not is_state_beside(balancer, learned, vector):
+        return None
     values: list[float] = vector.tolist()
     if not sum(map(abs, values)) < ORDINARY:  # also for NaN, which min and max may skip
         return None
@@ -75,15 +77,6 @@ def direct_objective(balancer: "Weighting", losses: Losses) -> Tensor | None:
 def _is_covered(loss: Tensor) -> bool:
     """Return whether a tensor is on the CPU, or on CUDA if rules are captured."""
     return loss.is_cpu or (_replay.ENABLED and loss.is_cuda)
-
-
-def _fits(balancer: "Weighting", learned: Tensor | None, vector: Tensor) -> bool:
-    """Return whether the state is where the losses are, and a learned parameter has their precision."""
-    on_cpu = vector.is_cpu
-    for state in balancer._buffers.values():
-        if state is not None and state.is_cpu != on_cpu:
-            return False
-    return learned is None or (learned.dtype is vector.dtype and learned.is_cpu == on_cpu)
 
 
 def _stack(losses: object, tasks: tuple[str, ...]) -> Tensor | None:
