@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import product
@@ -24,6 +25,7 @@ import torch
 from pinn_stack import PROBED, is_captured, print_kernels
 from qm9_reference import GeometricLoop, GeometricNetwork, graphs_of, to_stacked
 from run_queue import Selection, add_options, run_queue
+from timing import device_work, save
 
 from counterpoise.lab.data.locations import data_folder
 from counterpoise.lab.data.qm9 import TARGETS
@@ -49,6 +51,7 @@ from counterpoise.lab.studies.qm9 import (
 from counterpoise.lab.studies.select import select_runs
 
 GROUPS = {"main": MAIN_METHODS, "further": FURTHER_METHODS, "gradient": GRADIENT_SPACE, "all": METHODS}
+COLUMNS = ("case", "runs", "ms per step", "s per evaluation", "s per epoch", "kernels", "GiB", "CUDA graph")
 PROFILED = 5  # steps
 PROBED_MOLECULES = 600
 LARGEST = 5  # runs of a stack whose checkpoint moves to another machine; it has 7.5 MB per run
@@ -124,23 +127,25 @@ def compare_with_geometric(options: argparse.Namespace) -> None:
         print(f"torch-geometric, molecules {shape}: outputs differ by {difference:.1e}, gradients by {worst:.1e}")
 
 
-def measure(methods: dict[str, Recipe], options: argparse.Namespace) -> None:
-    """Print a table of the time and the memory of a step, and of the seconds of an epoch."""
-    print("| runs | precision | ms per step | per run | s per evaluation | s per epoch | GiB | CUDA graph |")
-    print("|---|---|---|---|---|---|---|---|", flush=True)
+def measure(methods: dict[str, Recipe], options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Print a table of the time and the memory of a step, and of the seconds of an epoch. Return its rows."""
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
+    rows = []
     for precision, runs in product(options.precision, options.runs):
         torch.cuda.reset_peak_memory_stats()
         trainer = QM9Trainer(make_runs(methods, runs, "cuda", options, precision))
-        print(f"| {runs} | {precision} | {' | '.join(_measured(trainer, options.steps))} |", flush=True)
+        rows.append({"case": f"stacked, {precision}", "runs": runs} | _measured(trainer, options.steps))
+        print(f"| {' | '.join(_cell(rows[-1][column]) for column in COLUMNS)} |", flush=True)
         if options.profile:
             with trainer.kernel_settings():
                 print_kernels(trainer.advance, PROFILED, 30)
         del trainer
         gc.collect()  # trainers and their CUDA graphs refer to each other
         torch.cuda.empty_cache()
+    return rows
 
 
-def _measured(trainer: QM9Trainer, steps: int) -> list[str]:
+def _measured(trainer: QM9Trainer, steps: int) -> dict[str, Any]:
     """Return the numbers of a row of the table."""
     trainer.start_epoch()
     with trainer.kernel_settings():
@@ -150,10 +155,20 @@ def _measured(trainer: QM9Trainer, steps: int) -> list[str]:
         for _ in range(WARM_UP + 1):
             trainer.evaluate(trainer.workload.validation)
         evaluation = _seconds(lambda: trainer.evaluate(trainer.workload.validation), 2)
-    times = f"{1e3 * each:.3f}", f"{1e3 * each / len(trainer.runs):.3f}", f"{evaluation:.2f}"
-    epoch, memory = each * trainer.workload.steps + evaluation, torch.cuda.max_memory_allocated() / 2**30
+        kernels = device_work(trainer.advance)[0]
     captured = all(map(is_captured, (*trainer.programs.values(), *trainer.measures.values())))
-    return [*times, f"{epoch:.2f}", f"{memory:.1f}", "yes" if captured else "no"]
+    return {
+        "ms per step": 1e3 * each,
+        "s per evaluation": evaluation,
+        "s per epoch": each * trainer.workload.steps + evaluation,
+        "kernels": kernels,
+        "GiB": torch.cuda.max_memory_allocated() / 2**30,
+        "CUDA graph": captured,
+    }
+
+
+def _cell(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 def _seconds(step: Callable[[], object], count: int) -> float:
@@ -166,24 +181,24 @@ def _seconds(step: Callable[[], object], count: int) -> float:
     return (time.perf_counter() - started) / count
 
 
-def anchor(options: argparse.Namespace) -> None:
-    """Print the time of a step of torch-geometric's own loop, with and without its loader."""
+def anchor(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Print the time of a step of torch-geometric's own loop, with and without its loader. Return the rows."""
     molecules = load_molecules(data_name(), min(options.molecules or 20_000, 20_000))
     loop = GeometricLoop(molecules, options.batch)
     steps = -(-110_831 // options.batch)
+    rows = []
     for name, batches in (("with its loader", loop.loaded()), ("without its loader", loop.repeated())):
-        _advance(loop, batches, 10)
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        _advance(loop, batches, options.steps)
-        torch.cuda.synchronize()
-        each = (time.perf_counter() - started) / options.steps
+        step = partial(_advance, loop, batches)
+        _seconds(step, 10)  # a warm-up
+        each = _seconds(step, options.steps)
         print(f"torch-geometric {name}: {1e3 * each:.2f} ms/step, {steps} steps in {each * steps:.1f} s", flush=True)
+        row = {"case": f"torch-geometric {name}", "runs": 1, "ms per step": 1e3 * each, "s per epoch": each * steps}
+        rows.append(row | {"kernels": device_work(step)[0]})
+    return rows
 
 
-def _advance(loop: GeometricLoop, batches: Iterator[object], count: int) -> None:
-    for _ in range(count):
-        loop.step(next(batches))
+def _advance(loop: GeometricLoop, batches: Iterator[object]) -> None:
+    loop.step(next(batches))
 
 
 def train(options: argparse.Namespace) -> int:
@@ -276,6 +291,7 @@ def main() -> None:
     parser.add_argument("--precision", type=_precisions, help="with commas for time and train; the study's, or fp32")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--anchor", action="store_true", help="time torch-geometric, too")
+    parser.add_argument("--save", type=Path, help="folder for the results of `time`, for the table in README.md")
     parser.add_argument("--seeds")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--patience", type=int, help="stop a run after so many epochs without a better validation")
@@ -305,9 +321,9 @@ def main() -> None:
             compare_with_geometric(options)
         check(methods, options)
         return
-    measure(methods, options)
-    if options.anchor:
-        anchor(options)
+    rows = measure(methods, options) + (anchor(options) if options.anchor else [])
+    if options.save:
+        save("qm9_stack_cuda", rows, options.save)
 
 
 if __name__ == "__main__":

@@ -228,6 +228,20 @@ def physics() -> str:
     return "\n".join([*lines, "", f"All stacks: {sum(minutes):.1f} minutes.", origin(content["machine"])])
 
 
+def molecules() -> str:
+    """Return the table of stacks of networks for QM9, relative to the loop of torch-geometric with its loader."""
+    content = load("qm9_stack_cuda")
+    anchor = next((row["s per epoch"] for row in content["rows"] if row["case"].endswith("with its loader")), None)
+    heads = ("case", "runs", "ms per step", "s per epoch", "per run, relative to torch-geometric", "kernels", "GiB")
+    lines = ["| " + " | ".join(heads) + " |", "| --- |" + " ---: |" * (len(heads) - 1)]
+    for row in content["rows"]:
+        faster = f"{anchor / (row['s per epoch'] / row['runs']):.1f} × as fast" if anchor else "–"
+        times = f"{row['ms per step']:.2f} | {row['s per epoch']:.2f}"
+        memory = f"{row['GiB']:.1f}" if "GiB" in row else "–"
+        lines.append(f"| {row['case']} | {row['runs']} | {times} | {faster} | {row['kernels']} | {memory} |")
+    return "\n".join([*lines, "", origin(content["machine"])])
+
+
 def report() -> str:
     """Return the table of the time of reports and the size of their pages."""
     content = load("report_cpu")
@@ -269,6 +283,8 @@ def main() -> None:
         tables["forms on CUDA"] = methods_by_tasks(
             "loss_space_forms_cuda", lambda row: f"{row['dictionary']:.2f} ×, {row['kernels']:+d}"
         )
+    if (FOLDER / "qm9_stack_cuda.json").exists():
+        tables["molecules"] = molecules()
     if (FOLDER / "transformer_cuda.json").exists():
         tables["transformer"] = transformer()
     for name, table in tables.items():
