@@ -123,7 +123,14 @@ def burgers_schedules() -> str:
     parts = [f"{join(labels, 'and') or 'none'} with {setting}" for setting, labels in agree.items()]
     never = [label for label in common if not any(label in labels for labels in agree.values())]
     text = f"Of the {len(common)} rows that were run in all three settings, these agree: {'; '.join(parts)}."
-    return f"{text} {join(never, 'and')} {'agree' if len(never) > 1 else 'agrees'} in none." if never else text
+    text += f" {join(never, 'and')} {'agree' if len(never) > 1 else 'agrees'} in none." if never else ""
+    decaying, constant, _ = settings.values()
+    factors = sorted(decaying[label] / constant[label] for label in common)
+    lower = sum(factor > 1 for factor in factors)
+    return (
+        f"{text} {'All' if lower == len(common) else lower} of them have lower errors with the constant learning rate "
+        f"than with the decaying one, by factors of {factors[-lower]:.1f} to {factors[-1]:.1f}."
+    )
 
 
 def claim_result(claim: str, title: str, ledger: Path = RESULTS / "physics" / "ledger.md") -> tuple[str, str]:
