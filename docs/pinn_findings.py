@@ -86,11 +86,13 @@ def published_table() -> str:
     constant = {label: against_published(label, BURGERS, error) for label, error in constant_rate_errors().items()
                 if label in rows}  # fmt: skip
     shown = [
-        [label, *(f"{published(label, t)}: {cell}" for t, cell in zip(EQUATIONS, cells[label], strict=True)),
-         constant.get(label, "–")]
+        [label, *(f"{published(label, t)}: {cell}" for t, cell in zip(EQUATIONS, cells[label], strict=True))]
         for label in rows
-    ]  # fmt: skip
-    heads = ["method", *(equations([title]) for title in EQUATIONS), "Burgers, constant learning rate"]
+    ]
+    heads = ["method", *(equations([title]) for title in EQUATIONS)]
+    column = heads.index(equations([BURGERS])) + 1
+    for row in (heads, *shown):
+        row.insert(column, "Burgers, constant rate" if row is heads else constant.get(row[0], "–"))
     everywhere = [label for label, found in cells.items() if set(found) == {"agrees"}]
     forms = {label: [t for t, cell in zip(EQUATIONS, cells[label], strict=True) if cell == "agrees"] for label in FORMS}
     parts = [f"{text} on {equations(forms[label]) or 'none'}" for label, text in FORMS.items()]
