@@ -351,8 +351,9 @@ def test_run_outside_every_grid_is_unrecognised(tmp_path: Path) -> None:
 
 
 def test_reported_seeds_are_the_papers_the_ten_and_all() -> None:
-    def sets(name: str, seeds: range) -> list[tuple[int, ...]]:
-        return seeds_to_report(STUDIES[name], pd.DataFrame({"seed": list(seeds)}))
+    def sets(name: str, seeds: range, searched: tuple[int, ...] = ()) -> list[tuple[int, ...]]:
+        runs = [{"method": method, "seed": seed} for method in ("BPGS", "Kendall") for seed in seeds]
+        return seeds_to_report(STUDIES[name], pd.DataFrame([*runs, *({"method": "BPGS", "seed": s} for s in searched)]))
 
     ten = tuple(range(42, 52))
     assert sets("rescaling", range(42, 52)) == [(42, 43, 44), ten]
@@ -360,6 +361,7 @@ def test_reported_seeds_are_the_papers_the_ten_and_all() -> None:
     assert sets("rescaling", range(42, 44)) == [(42, 43)]
     assert sets("yeast", range(42, 52)) == [(42, 43, 44), ten]
     assert sets("rescaling", range(42, 82)) == [(42, 43, 44), ten, tuple(range(42, 82))]
+    assert sets("rescaling", range(42, 52), (0, 1)) == [(42, 43, 44), ten, (0, 1)]
 
 
 def test_report_without_runs_is_an_error(tmp_path: Path) -> None:

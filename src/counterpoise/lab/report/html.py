@@ -116,7 +116,7 @@ def _add_variant(
             page.scores[study.name] = report.runs[study.name]
             cells = variant.cells.get(study.name, ())
             page.finished[study.name] = [(cell, collected.runs[cell.run]) for cell in cells]
-    page.saturation += saturation_tables(report, variant)
+    page.saturation += saturation_tables(report, variant, name)
     page.files += written
 
 

@@ -1,6 +1,7 @@
 """The sections of the page: each study with its tables, figures and predictions."""
 
 import base64
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,9 @@ from .run_collection import CollectedRuns
 from .tables import Highlight
 from .variants import ReportVariant
 
+MAX_TABLES, MAX_ROWS = 4, 40
+"""Most tables of a study that are shown at once, and rows of them if there are several."""
+
 
 @dataclass(frozen=True)
 class HtmlTable:
@@ -25,6 +29,7 @@ class HtmlTable:
     caption: str
     heads: list[str]
     rows: list[tuple[str, list[dict[str, Any]]]]
+    data: str = ""  # a file with its numbers, relative to the page, unless that of its study
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,12 @@ class StudySection:
     strips: list[PredictionStrip] = field(default_factory=list)
     runs: RunDetails = field(default_factory=lambda: RunDetails({}, []))
     files: list[str] = field(default_factory=list)
+
+    @property
+    def shown_tables(self) -> int:
+        """How many tables are shown at once. The others, which may be long, are expanded on request."""
+        lengths = itertools.accumulate(len(table.rows) for table in self.tables[:MAX_TABLES])
+        return max(1, sum(length <= MAX_ROWS for length in lengths))
 
     @property
     def has_paper(self) -> bool:
@@ -137,10 +148,12 @@ def _missing_runs(study: Study, cells: Sequence[Cell]) -> str:
     seeds: dict[str, set[int]] = {}
     for cell in cells:
         seeds.setdefault(cell.method, set()).add(cell.run.seed)
-    fewer = sum(not found >= set(study.seeds) for found in seeds.values())
-    parts = [f"{len(study.methods) - len(seeds)} of {len(study.methods)} methods not run"]
-    parts = [] if len(seeds) == len(study.methods) else parts
+    shared = [found & set(study.seeds) for found in seeds.values()]
+    missing, other = len(study.methods) - len(seeds), sum(not found for found in shared)
+    fewer = sum(0 < len(found) < len(study.seeds) for found in shared)
+    parts = [f"{missing} of {len(study.methods)} methods not run"] if missing else []
     parts += [f"{fewer} only at some of {tables.format_seeds(study.seeds)}"] if fewer else []
+    parts += [f"{other} only at other seeds"] if other else []
     return ", ".join(parts) or "some conditions not run"
 
 
@@ -200,15 +213,16 @@ def printed_table(table: ranks.PrintedTable, link: str = "") -> HtmlTable:
     return HtmlTable(f"{table.title}{note}", table.heads[1:], rows)
 
 
-def saturation_tables(report: Report, variant: ReportVariant) -> list[HtmlTable]:
-    """Return the paper's table on saturation, if any of its studies was run."""
+def saturation_tables(report: Report, variant: ReportVariant, folder: str) -> list[HtmlTable]:
+    """Return the paper's table on saturation, if any of its studies was run. Its files are in `folder`."""
     found = saturation.saturation_rows(variant.studies, report.frames)
     if not len(found):
         return []
     texts = [saturation.format_row(row) for _, row in found.iterrows()]
     rows = [(name, [_plain_cell(text) for text in rest]) for name, *rest in texts]
     label = f" ({variant.label})" if variant.label else ""
-    return [HtmlTable(f"Saturation of BPGS{label}", list(saturation.HEADS[1:]), rows)]
+    data = f"{folder}/tables/saturation.csv".lstrip("/")
+    return [HtmlTable(f"Saturation of BPGS{label}", list(saturation.HEADS[1:]), rows, data)]
 
 
 def html_figure(name: str, spec: FigureSpec) -> HtmlFigure:

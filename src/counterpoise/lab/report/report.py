@@ -81,9 +81,10 @@ class Report:
             else default_seed_sets(study, seeds)
             for study in self.studies
         }
+        # Claims are not judged at separate seeds of a search.
         self.judgements = {
-            study.name: [ledger.judge(study, self.frames[study.name], s) for s in self.seed_sets[study.name]]
-            for study in self.studies
+            study.name: [ledger.judge(study, self.frames[study.name], s) for s in sets if set(s) & set(sets[0])]
+            for study, sets in zip(self.studies, self.seed_sets.values(), strict=True)
         }
 
     def show(self, console: Console) -> None:

@@ -1,5 +1,6 @@
 """Tables of our scores beside the paper's, for the terminal, CSV and Markdown."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -143,7 +144,8 @@ def table_entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> li
             scores = frame[frame["condition"].isin([condition.key for condition in conditions])]
             # Also of methods that were not run at these seeds.
             rates = dict(scores.groupby("method")["lr"].first()) if study.rates else {}
-            for method in method_order(study, scores):
+            ordered = (method_order(study, some) for some in (select_seeds(scores, seeds), scores))
+            for method in dict.fromkeys(itertools.chain.from_iterable(ordered)):
                 for condition in conditions:
                     if condition.only and method not in condition.only:
                         continue

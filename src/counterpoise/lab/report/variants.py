@@ -149,12 +149,15 @@ def _distinct_names(folders: Iterable[Path]) -> dict[Path, str]:
 def seeds_to_report(study: Study, frame: pd.DataFrame) -> list[tuple[int, ...]]:
     """Return the sets of seeds to report: the paper's, the ten, and all that were run if they are more.
 
-    Seeds at which learning rates were chosen are not reported, unless there are no others.
+    Further seeds at which only some methods were run, for example in a search, are a set of their own. Seeds at which
+    learning rates were chosen are not reported, unless there are no others.
     """
     run = {int(seed) for seed in frame["seed"]}
     run = run - set(study.rate_seeds) or run
     sets = [study.seeds] if study.paper_seeds_only else [study.seeds, study.ten_seeds]
     complete = [seeds for seeds in dict.fromkeys(sets) if set(seeds) <= run]
-    if not complete or run - set().union(*complete):
-        complete.append(tuple(sorted(run)))
+    further = run - set().union(*complete)
+    if further:
+        methods = [set(frame["method"][frame["seed"].isin(seeds)]) for seeds in (further, run - further)]
+        complete.append(tuple(sorted(run if methods[0] >= methods[1] else further)))
     return complete

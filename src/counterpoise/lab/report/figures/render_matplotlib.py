@@ -153,7 +153,7 @@ def render(spec: FigureSpec) -> Figure:
             columns = min(len(handles), max(3, int(spec.size[0] / (0.45 + 0.085 * max(map(len, handles))))))
             figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
         if spec.title:
-            figure.suptitle(spec.title, fontsize=10)
+            figure.suptitle(textwrap.fill(spec.title, int(spec.size[0] / TITLE_CHARACTER)), fontsize=10)
     return figure
 
 

@@ -28,6 +28,7 @@
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       margin: { l: 8, r: 12, t: 10, b: 8, pad: 2 }, autosize: true,
       ...(printing ? { autosize: false, width: columns(plot) === 2 ? 330 : 680, height: plot.clientHeight } : {}),
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--quiet"), activecolor: css("--text") },
       hoverlabel: { bgcolor: css("--soft"), bordercolor: css("--line"), font: { color: css("--text") } },
     });
     return { data, layout };
