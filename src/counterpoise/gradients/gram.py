@@ -12,6 +12,7 @@ from .types import GradientList
 CONCATENATE_BELOW = 1 << 16  # smaller tensors are concatenated first: fewer, larger operations
 FEW_ROWS = 4  # up to this number of rows, a CPU handles them one by one rather than as a matrix
 GPU_PIECE = 1 << 12  # length of the pieces into which long products are cut on a GPU
+GPU_ELEMENTS = 1 << 25  # of long rows that are copied at a time on a GPU
 # Longest float32 sums on a CPU. Longer ones lose digits that the solvers need; a matrix product adds in fewer lanes
 # than a dot product.
 MAX_DOT = 1 << 18
@@ -26,7 +27,7 @@ def gram_matrix(rows: Sequence[GradientList], lead: int, stacks: GradientList | 
     if stacks is not None and lead == 0 and not few:
         for stack in stacks:
             if stack is not None:
-                flat = _flatten(stack, 1)
+                flat = _to_float(_flatten(stack, 1))
                 total = add_products(total, row_products(flat), range(count), count)
         assert total is not None
         return total
@@ -40,13 +41,16 @@ def gram_matrix(rows: Sequence[GradientList], lead: int, stacks: GradientList | 
             small.append(index)
             continue
         if few:
-            _collect_dots(dots, {i: _flatten(column[i], 0) for i in present})
-            continue
-        flat = torch.stack([_flatten(column[i], lead) for i in present], lead)
-        total = add_products(total, row_products(flat), present, count)
+            _collect_dots(dots, {i: _to_float(_flatten(column[i], 0)) for i in present})
+        elif lead == 0 and column[present[0]].device.type != "cpu":
+            total = add_products(total, long_products([local_part(column[i]) for i in present]), present, count)
+        else:
+            flat = _to_float(torch.stack([_flatten(column[i], lead) for i in present], lead))
+            total = add_products(total, row_products(flat), present, count)
     if small:
-        flat = torch.stack([torch.cat([_flatten(row[k], lead) for k in small], lead) for row in rows], lead)
-        total = add_products(total, row_products(flat), range(count), count)
+        parts = [[_flatten(row[k], lead) for k in small] for row in rows]
+        flat = torch.stack([part[0] if len(part) == 1 else torch.cat(part, lead) for part in parts], lead)
+        total = add_products(total, row_products(_to_float(flat)), range(count), count)
     if dots:
         total = add_products(total, _sum_dots(dots, count), range(count), count)
     assert total is not None  # the passes raise if no task reaches any target
@@ -55,7 +59,7 @@ def gram_matrix(rows: Sequence[GradientList], lead: int, stacks: GradientList | 
 
 def squared_norms(rows: Sequence[GradientList], lead: int) -> Tensor:
     """Return the diagonal of `gram_matrix`, (…, n)."""
-    parts = [[_flatten(grad, lead) for grad in row if grad is not None] for row in rows]
+    parts = [[_to_float(_flatten(grad, lead)) for grad in row if grad is not None] for row in rows]
     norms = [_squared_norm(flat, lead) if flat else None for flat in parts]
     zero = torch.zeros_like(next(norm for norm in norms if norm is not None))
     return torch.stack([zero if norm is None else norm for norm in norms], -1)
@@ -91,7 +95,11 @@ def few_rows_on_cpu(rows: Sequence[GradientList]) -> bool:
 
 
 def _flatten(grad: Tensor | None, lead: int) -> Tensor:
-    flat = local_part(grad).unsqueeze(-1).flatten(lead) if lead else local_part(grad).flatten()
+    return local_part(grad).unsqueeze(-1).flatten(lead) if lead else local_part(grad).flatten()
+
+
+def _to_float(flat: Tensor) -> Tensor:
+    """Return half-precision numbers in float32."""
     return flat.float() if flat.element_size() < 4 else flat
 
 
@@ -122,8 +130,37 @@ def row_products(flat: Tensor) -> Tensor:
     if flat.device.type == "cpu" or flat.dim() > 2 or pieces < 2:
         return flat @ flat.mT
     whole = flat[:, : pieces * GPU_PIECE].view(-1, pieces, GPU_PIECE).transpose(0, 1)
+    products = torch.bmm(whole, whole.mT).sum(0)
     rest = flat[:, pieces * GPU_PIECE :]
-    return torch.bmm(whole, whole.mT).sum(0) + rest @ rest.mT
+    return products + rest @ rest.mT if rest.shape[-1] else products
+
+
+def long_products(rows: Sequence[Tensor]) -> Tensor:
+    """Return the inner products of a few long rows on a GPU, (n, n).
+
+    A part of the rows at a time is copied to a matrix, in float32 for half precision. The copies of all rows would take
+    several times the memory of the gradients.
+    """
+    flat = _flatten_in_memory_order(rows)
+    size = max(GPU_ELEMENTS // len(rows) // GPU_PIECE, 1) * GPU_PIECE
+    dtype = torch.promote_types(flat[0].dtype, torch.float32)
+    matrix = torch.empty(len(rows), min(size, len(flat[0])), dtype=dtype, device=flat[0].device)
+    total: Tensor | None = None
+    for pieces in zip(*(row.split(size) for row in flat), strict=True):
+        part = matrix[:, : len(pieces[0])]
+        torch._foreach_copy_(part.unbind(), pieces)
+        total = add_products(total, row_products(part), range(len(rows)), len(rows))
+    assert total is not None
+    return total
+
+
+def _flatten_in_memory_order(rows: Sequence[Tensor]) -> list[Tensor]:
+    """Flatten tensors whose elements have the same order in memory without a copy (channels last), others in a copy."""
+    strides = rows[0].stride()
+    if all(row.stride() == strides for row in rows):
+        dims = sorted(range(len(strides)), key=strides.__getitem__, reverse=True)
+        rows = [row.permute(dims) for row in rows]
+    return [row.flatten() for row in rows]
 
 
 def column_products(columns: Tensor) -> Tensor:

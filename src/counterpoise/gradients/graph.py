@@ -1,6 +1,7 @@
 """Walking the autograd graph: which leaves a loss depends on, and whether it does so through given tensors only."""
 
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -8,6 +9,9 @@ from torch.autograd.graph import Node
 
 READS_GRAPH = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 5)
 """Whether the nodes of a graph tell the shapes of their outputs, and a backward pass can start at them."""
+
+Head: TypeAlias = dict[Node, list[int | None]]
+"""The nodes of one head, and for each of their inputs the feature that it is, or None."""
 
 
 def graph_nodes(outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Iterator[Node]:
@@ -76,3 +80,29 @@ def has_nested(features: Sequence[Tensor]) -> bool:
         id(getattr(node, "variable", None)) in leaves or any(edge in nodes for edge in node.next_functions)
         for node in graph_nodes(features, ())
     )
+
+
+def separate_heads(outputs: Sequence[Tensor], features: Sequence[Tensor]) -> list[Head] | None:
+    """Return the part of the graph of each output after the features; None if two of them have a node in common."""
+    places = {(z.grad_fn, z.output_nr): k for k, z in enumerate(features)}
+    if any(z.grad_fn is None for z in features) or any(out.grad_fn is None for out in outputs):
+        return None
+    if any((output.grad_fn, output.output_nr) in places for output in outputs):
+        return None
+    heads: list[Head] = []
+    seen: set[Node] = set()
+    for output in outputs:
+        head: Head = {}
+        stack = [output.grad_fn]
+        while stack:
+            node = stack.pop()
+            if node is None or node in head:
+                continue
+            if node in seen:
+                return None
+            edges = node.next_functions
+            head[node] = [places.get(edge) for edge in edges]
+            stack.extend(child for (child, _), place in zip(edges, head[node], strict=True) if place is None)
+        seen.update(head)
+        heads.append(head)
+    return heads
