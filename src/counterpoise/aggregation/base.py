@@ -378,6 +378,7 @@ class Aggregation(GradientStatistics):
             if not targets.at_features:
                 gradients.accumulate(targets.targets, direction)
         if targets.at_features:
+            del grads  # the pass through the shared network needs the memory
             reached = [(z, grad) for z, grad in zip(targets.targets, direction, strict=True) if grad is not None]
             torch.autograd.backward([z for z, _ in reached], [grad for _, grad in reached], retain_graph=keep)
         return weights
