@@ -47,7 +47,6 @@ html_math_renderer = "mathml"  # needs no script, font or network access
 GENERATED = {
     "<!-- methods -->": method_pages.methods,
     "<!-- functions -->": method_pages.functions,
-    "<!-- importance -->": method_pages.importance,
 }
 TITLES = {"ledger": "claims ledger"}
 

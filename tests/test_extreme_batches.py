@@ -210,6 +210,12 @@ def test_cov_ignores_an_unusable_loss() -> None:
     assert all(map(torch.equal, cov_update(state, torch.tensor([1e38, torch.nan])), state))
 
 
+def test_objective_that_overflows_is_infinite() -> None:
+    step = cp.functional.weighted_sum(torch.tensor([1e30, 1.0]), torch.tensor([1e30, 1.0]))
+    assert step.objective.item() == math.inf
+    assert cp.GO4Align(3)(torch.tensor([1e-30, 1.0, 1e30])).item() == math.inf
+
+
 def test_memory_returns_after_one_extreme_loss() -> None:
     balancer = cp.UWO(2, memory=True)
     for step in range(80):

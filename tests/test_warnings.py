@@ -107,6 +107,24 @@ def test_absent_tasks_are_not_reported_as_broken() -> None:
     assert caught(repeat(cp.UWO(2), lambda step: {f"task_{step % 2}": one}, 250)) == []
 
 
+@pytest.mark.parametrize("replicas", [(), (2,)], ids=str)
+def test_a_loss_that_is_not_finite_despite_samples_warns(replicas: tuple[int, ...]) -> None:
+    """A mean over NaN labels: the counts say that there are labels, and the loss is NaN in every step."""
+    losses, counts = torch.tensor([1.0, torch.nan, 2.0]), torch.tensor([3, 2, 0])
+    balancer = cp.UWO(["good", "broken", "empty"], batch_shape=replicas)
+    run = repeat(balancer, losses.expand(*replicas, 3), 110, counts=counts.expand(*replicas, 3))
+    (message,) = caught(run)
+    assert "the loss of task 'broken' was not finite" in message
+
+
+def test_warning_names_the_line_of_the_caller() -> None:
+    w = torch.ones(2, requires_grad=True)
+    balancer = cp.PCGrad(2, weighting=cp.UWO(2))
+    with pytest.warns(cp.BalanceWarning, match="negative") as found:
+        balancer.loss([w.sum(), -w[0]], shared=[w]).backward()
+    assert found[0].filename == __file__
+
+
 def test_no_task_for_100_steps_warns_once() -> None:
     for losses in ([None, None], torch.full((2,), torch.nan)):
         balancer = cp.BPGS(2)
@@ -202,6 +220,24 @@ def test_collapse_warns_once_and_names_the_task() -> None:
     hybrid = cp.PCGrad(["kl", "rest"], weighting=cp.UWO(2))
     (message,) = caught(lambda: [hybrid.backward(collapsing(k) * w, shared=[w]) for k in range(400)])
     assert "UWO has given task 'kl'" in message
+
+
+@pytest.mark.parametrize("draw", ["in turn", "at random"])
+def test_collapse_of_a_loop_with_one_task_per_batch_warns(draw: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randint(2, (400,), generator=generator) if draw == "at random" else torch.arange(400) % 2
+
+    def losses(rest_falls: bool) -> Callable[[int], dict[str, Tensor]]:
+        def at(step: int) -> dict[str, Tensor]:
+            small = torch.tensor(0.9**step)
+            return {"memorised": small} if order[step] else {"rest": small if rest_falls else torch.ones(())}
+
+        return at
+
+    balancer = cp.UWO(["memorised", "rest"], memory=True)
+    (message,) = caught(repeat(balancer, losses(False), 400))
+    assert "UWO has given task 'memorised' more than 99.9% of the weight" in message
+    assert caught(repeat(cp.UWO(["memorised", "rest"], memory=True), losses(True), 300)) == []
 
 
 @pytest.mark.parametrize("name", ["mgda", "imtl-g"])

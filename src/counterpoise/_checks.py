@@ -7,16 +7,17 @@ waits for the device. Compiled and captured steps are not checked.
 
 import sys
 import warnings
-import weakref
 from collections import deque
 from collections.abc import Sequence
-from math import inf, isfinite, nan
+from math import inf, isfinite, isnan, nan
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+from ._optimiser_watch import release_hook, watch_optimisers
+from .inputs import has_samples
 
 if TYPE_CHECKING:
     from .balancer import Balancer
@@ -30,8 +31,9 @@ COLLAPSE_FALL = 0.01  # how far its loss must fall, absolutely and relative to t
 NEGLIGIBLE = 0.001  # how small it must be next to every other loss; UW-SO gives all the weight to larger ones, too
 EARLY_LOOKS, RECENT_LOOKS = 2, 3  # losses are averaged over this number of checks, COLLAPSE_STEPS ago and now
 MISSING_STEPS = 100  # consecutive steps without a finite loss
-UNTRAINED_STEPS = 100  # optimiser steps without the balancer's parameter
 REPLICAS = 64  # of a stack of replicas, the first ones are checked
+COLLECTED_ROUNDS = 4  # batches per task in which the tasks of a loop with memory=True are looked for
+INTERNAL = ("counterpoise", "torch")  # packages whose lines a warning does not name
 
 
 Values: TypeAlias = Tensor | list[float]
@@ -68,7 +70,7 @@ class StepChecks:
         self._warned: set[str] = set()
         self._rows: list[_RowHistory] = []
         self._deferred: Values | None = None
-        self._pending: tuple[int, Sequence[int], Tensor, torch.cuda.Event] | None = None
+        self._pending: tuple[int, Sequence[int], bool, Tensor, torch.cuda.Event] | None = None
         self._watches_optimisers = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -85,7 +87,7 @@ class StepChecks:
         """Issue a warning, once for each kind."""
         if kind not in self._warned:
             self._warned.add(kind)
-            warnings.warn(message, BalanceWarning, stacklevel=2)
+            warnings.warn(message, BalanceWarning, stacklevel=_stack_level())
 
     def defer(self, losses: Values) -> None:
         """Check the losses of this step when its weights are known, in `resume`."""
@@ -99,22 +101,26 @@ class StepChecks:
 
     def look(self, balancer: "Balancer", losses: Values, weights: Values) -> None:
         """Check the losses and weights of step number `steps`, both (…, T) and detached, and plan the next check."""
-        on_cpu = isinstance(losses, list) or losses.device.type == "cpu"
-        gap = self._random.randint(*(GAPS if on_cpu else GAPS_ON_DEVICE))
+        on_cpu = isinstance(losses, list) or losses.is_cpu
+        least, most = GAPS if on_cpu else GAPS_ON_DEVICE
+        gap = least + int((most - least + 1) * self._random.random())
         self.next_look = self.steps + (1 if on_cpu and self.steps < FIRST_STEPS else gap)
         self._watch_optimisers(balancer)
+        last = balancer._last
+        if last.counts is not None and isinstance(losses, Tensor):
+            losses = _mark_broken(losses, last.counts)
         if on_cpu:
-            self._evaluate(balancer, self.steps, _expected_tasks(balancer), losses, weights)
+            self._evaluate(balancer, self.steps, last.given, last.counts is not None, losses, weights)
         elif isinstance(losses, Tensor) and isinstance(weights, Tensor) and _can_copy(losses):
             self._look_asynchronously(balancer, losses, weights)
 
     def _look_asynchronously(self, balancer: "Balancer", losses: Tensor, weights: Tensor) -> None:
         """Evaluate the copy that an earlier step started, if it has arrived, and start the next one."""
         if self._pending is not None:
-            step, given, copy, arrived = self._pending
+            step, given, counted, copy, arrived = self._pending
             if not arrived.query():
                 return
-            self._evaluate(balancer, step, given, *copy.unbind())
+            self._evaluate(balancer, step, given, counted, *copy.unbind())
         else:
             dtype = torch.promote_types(losses.dtype, torch.float32)
             copy = torch.empty((2, *losses.shape), dtype=dtype, pin_memory=True)
@@ -122,26 +128,54 @@ class StepChecks:
         copy[0].copy_(losses, non_blocking=True)
         copy[1].copy_(weights, non_blocking=True)
         arrived.record()
-        self._pending = self.steps, _expected_tasks(balancer), copy, arrived
+        last = balancer._last
+        self._pending = self.steps, last.given, last.counts is not None, copy, arrived
 
-    def _evaluate(self, balancer: "Balancer", step: int, given: Sequence[int], losses: Values, weights: Values) -> None:
-        """Check losses and weights on the CPU, row by row for replicas."""
+    def _evaluate(
+        self,
+        balancer: "Balancer",
+        step: int,
+        given: Sequence[int],
+        counted: bool,
+        losses: Values,
+        weights: Values,
+    ) -> None:
+        """Check losses and weights on the CPU, row by row for replicas.
+
+        Args:
+            balancer: the balancer.
+            step: number of the step.
+            given: tasks whose loss was given.
+            counted: whether numbers of samples were given; a loss of NaN then means that there are none.
+            losses: the losses, (…, T).
+            weights: the weights, (…, T).
+        """
         values, shares = _rows(losses), _rows(weights)
         if not self._rows:
             self._rows = [_RowHistory() for _ in values]
-        standstill = STANDSTILL if _in_loss_space(balancer) else STANDSTILL_IN_GRADIENT_SPACE
         for history, row, row_weights in zip(self._rows, values, shares, strict=True):
-            self._check_negative(balancer, row)
-            if history.is_missing(step, given, row):
+            complete = isfinite(sum(row))
+            if balancer.requires_positive_losses and not (complete and min(row) >= 0):
+                self._check_negative(balancer, row)
+            if not (complete and history.is_complete) and history.is_missing(
+                step, [s for s in given if not (counted and isnan(row[s]))], row
+            ):
                 self._check_missing(balancer, step, history)
                 self.next_look = self.steps + 1  # to count consecutive steps
-            dominant = history.dominant_task(step, row, row_weights, standstill)
-            if dominant is not None and (getattr(balancer, "max_ratio", None) or inf) > 1 / (1 - DOMINANT_SHARE):
-                self._warn_collapse(balancer, dominant, history, row)
+            if not complete and balancer._buffers.get("recent") is not None:
+                collected = history.collect(row, row_weights)
+                if collected is None:
+                    self.next_look = self.steps + 1  # it may have the other tasks
+                    continue
+                row, row_weights = collected
+            if max(row_weights) > DOMINANT_SHARE * sum(row_weights):  # the sum of absolute values is not smaller
+                self._check_collapse(balancer, step, history, row, row_weights)
+            else:
+                history.dominant = None
 
     def _check_negative(self, balancer: "Balancer", losses: Sequence[float]) -> None:
         lowest = min(filter(isfinite, losses), default=0.0)  # NaN marks an absent task
-        if balancer.requires_positive_losses and lowest < 0:
+        if lowest < 0:
             task = balancer.tasks[losses.index(lowest)]
             self.warn(
                 "negative",
@@ -164,9 +198,16 @@ class StepChecks:
                     f"error for a loss that is not finite",
                 )
 
-    def _warn_collapse(self, balancer: "Balancer", slot: int, history: "_RowHistory", losses: list[float]) -> None:
+    def _check_collapse(
+        self, balancer: "Balancer", step: int, history: "_RowHistory", losses: list[float], weights: list[float]
+    ) -> None:
+        in_loss_space = hasattr(balancer, "max_ratio")  # the class cannot be imported here: it imports this module
+        standstill = STANDSTILL if in_loss_space else STANDSTILL_IN_GRADIENT_SPACE
+        slot = history.find_dominant(step, losses, weights, standstill)
+        if slot is None or (getattr(balancer, "max_ratio", None) or inf) <= 1 / (1 - DOMINANT_SHARE):
+            return
         task, name = balancer.tasks[slot], type(balancer).__name__
-        if _in_loss_space(balancer):
+        if in_loss_space:
             method = "divides by a loss"
             advice = "a gradient-space method such as cp.PCGrad or cp.UPGrad, or bound the weights with max_ratio="
         else:
@@ -183,11 +224,12 @@ class StepChecks:
 
     def _watch_optimisers(self, balancer: "Balancer") -> None:
         """Watch the optimiser's steps until one contains the balancer's parameter."""
-        learned = getattr(balancer, "learned", None)
-        if not self._watches_optimisers and learned is not None and learned.requires_grad:
-            self._watches_optimisers = True
-            _hook.watches.append(_OptimiserWatch(balancer, learned))
-        _hook.update()
+        if not self._watches_optimisers:
+            learned = getattr(balancer, "learned", None)
+            if learned is not None and learned.requires_grad:
+                self._watches_optimisers = True
+                watch_optimisers(balancer, learned)
+        release_hook()
 
 
 def _can_copy(losses: Tensor) -> bool:
@@ -203,14 +245,17 @@ def _rows(values: Values) -> list[list[float]]:
     return rows
 
 
-def _in_loss_space(balancer: "Balancer") -> bool:
-    return hasattr(balancer, "max_ratio")  # the class cannot be imported here: it imports this module
+def _stack_level() -> int:
+    """Return the stack level of the line outside this package and torch that led to a warning."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in INTERNAL:
+        level, frame = level + 1, frame.f_back
+    return level
 
 
-def _expected_tasks(balancer: "Balancer") -> Sequence[int]:
-    """Return the tasks whose loss must be finite: the given ones, unless a task may have no samples."""
-    last = balancer._last
-    return () if last.counted else last.given
+def _mark_broken(losses: Tensor, counts: Tensor) -> Tensor:
+    """Replace the losses of tasks with samples that are not finite by infinity; NaN then marks a task without."""
+    return torch.where(has_samples(counts, losses) & ~torch.isfinite(losses), inf, losses)
 
 
 class _RowHistory:
@@ -220,16 +265,20 @@ class _RowHistory:
         self.first: list[float] = []  # first finite loss of each task, NaN before
         self.missing_since: dict[int, int] = {}  # since when each given loss is not finite
         self.empty_since: float = inf  # since when no loss is finite
-        self._dominant: int | None = None
+        self.is_complete = False  # whether all first losses are known, and the losses of the last check were finite
+        self.dominant: int | None = None  # the task that had nearly all the weight at the last check
         self._since = 0
         self._looks: deque[tuple[int, list[float]]] = deque()  # step and losses of the last COLLAPSE_STEPS steps
+        self._collected: dict[int, tuple[float, float]] = {}  # loss and weight of each task that `collect` has seen
+        self._collected_steps = 0
 
     def is_missing(self, step: int, given: Sequence[int], losses: list[float]) -> bool:
         """Record the losses; return whether a given loss, or every loss, is not finite."""
         if not self.first or not isfinite(sum(self.first)):
             known = self.first or losses
             self.first = [new if not isfinite(old) else old for old, new in zip(known, losses, strict=True)]
-        if isfinite(sum(losses)):
+        self.is_complete = isfinite(sum(losses))
+        if self.is_complete:
             self.missing_since, self.empty_since = {}, inf
             return False
         missing = [slot for slot in given if not isfinite(losses[slot])]
@@ -238,15 +287,25 @@ class _RowHistory:
         self.empty_since = min(self.empty_since, step) if empty else inf
         return empty or bool(missing)
 
-    def dominant_task(self, step: int, losses: list[float], weights: list[float], standstill: Standstill) -> int | None:
+    def collect(self, losses: list[float], weights: list[float]) -> tuple[list[float], list[float]] | None:
+        """Return losses and weights of consecutive batches that have some tasks each; None if more are needed."""
+        self._collected |= {s: (loss, weights[s]) for s, loss in enumerate(losses) if isfinite(loss)}
+        self._collected_steps += 1
+        if len(self._collected) < len(losses) and self._collected_steps < COLLECTED_ROUNDS * len(losses):
+            return None
+        pairs = [self._collected.get(slot, (nan, 0.0)) for slot in range(len(losses))]
+        self._collected, self._collected_steps = {}, 0
+        return [loss for loss, _ in pairs], [weight for _, weight in pairs]
+
+    def find_dominant(self, step: int, losses: list[float], weights: list[float], standstill: Standstill) -> int | None:
         """Return the task to which training collapses, or None."""
         largest = max(weights)
         if not largest > DOMINANT_SHARE * sum(map(abs, weights)) or sum(map(isfinite, losses)) < 2:
-            self._dominant = None
+            self.dominant = None
             return None
         slot = weights.index(largest)
-        if slot != self._dominant:
-            self._dominant, self._since = slot, step
+        if slot != self.dominant:
+            self.dominant, self._since = slot, step
             self._looks.clear()
         self._looks.append((step, losses))
         while len(self._looks) > 1 and step - self._looks[1][0] >= COLLAPSE_STEPS:
@@ -271,87 +330,3 @@ class _RowHistory:
         looks = [losses[slot] for _, losses in self._looks]
         finite = [loss for loss in (looks[-RECENT_LOOKS:] if recent else looks[:EARLY_LOOKS]) if isfinite(loss)]
         return sum(finite) / len(finite) if finite else nan
-
-
-class _OptimiserHook:
-    """One hook on the steps of all optimisers, registered while a balancer's parameter is being looked for."""
-
-    def __init__(self) -> None:
-        self.watches: list[_OptimiserWatch] = []
-        self._handle: Any = None
-
-    def update(self) -> None:
-        """Register or remove the hook. A hook must not remove itself: torch iterates over the hooks."""
-        if self.watches and self._handle is None:
-            self._handle = register_optimizer_step_pre_hook(self)
-        elif not self.watches and self._handle is not None:
-            self._handle.remove()
-            self._handle = None
-
-    def __call__(self, optimizer: Optimizer, *_: Any) -> None:
-        if self.watches and not torch.compiler.is_compiling():
-            self.watches = [watch for watch in self.watches if not watch.is_done(optimizer)]
-
-
-class _OptimiserWatch:
-    """Look for the balancer's parameter in optimisers.
-
-    Warn if it has weight decay, or if no optimiser contains it.
-    """
-
-    def __init__(self, balancer: "Balancer", parameter: Tensor) -> None:
-        self._balancer = weakref.ref(balancer)
-        self._parameter = weakref.ref(parameter)
-        self._version: int | None = None
-        self._steps = 0
-
-    def is_done(self, optimizer: Optimizer) -> bool:
-        """Look at the groups of an optimiser; return whether the result is known."""
-        balancer, parameter = self._balancer(), self._parameter()
-        if balancer is None or parameter is None or not parameter.requires_grad:
-            return True
-        for group in optimizer.param_groups:
-            if any(other is parameter for other in group["params"]):
-                self._check_decay(balancer, group)
-                return True
-        return self._is_untrained(balancer, parameter)
-
-    def _check_decay(self, balancer: "Balancer", group: dict[str, Any]) -> None:
-        decay = group.get("weight_decay", 0.0)
-        if isinstance(decay, (int, float)) and decay != 0:
-            name = type(balancer).__name__
-            balancer._checks.warn(
-                "decay",
-                f"the learned parameter of {name} is in an optimiser group with weight_decay={decay}, which pulls the "
-                f"weights of the tasks together. Give it a group of its own: "
-                f"[{{'params': model.parameters()}}, *balancer.param_groups()]",
-            )
-
-    def _is_untrained(self, balancer: "Balancer", parameter: Tensor) -> bool:
-        """Count the steps of optimisers without the parameter, while nothing else changes it; warn after many."""
-        if self._version != parameter._version:
-            self._version, self._steps = parameter._version, 0
-        self._steps += 1
-        if self._steps < UNTRAINED_STEPS:
-            return False
-        if parameter.grad is not None:
-            name = type(balancer).__name__
-            balancer._checks.warn(
-                "untrained",
-                f"no optimiser contains the learned parameter of {name}, so its weights are not learned: add "
-                f"*balancer.param_groups() to the optimiser, or call balancer.requires_grad_(False)",
-            )
-        return True
-
-
-_hook = _OptimiserHook()
-
-
-def inside_lbfgs() -> bool:
-    """Return whether the current call is an evaluation of the closure of `torch.optim.LBFGS`."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == "step" and frame.f_globals.get("__name__") == "torch.optim.lbfgs":
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False

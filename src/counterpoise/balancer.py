@@ -43,7 +43,7 @@ class StepRecord:
     losses: Tensor | list[float] | None = None
     dtype: torch.dtype = torch.float32  # of the losses, if weights and values are stored as lists
     given: Sequence[int] = ()  # tasks whose loss was given, though possibly not finite
-    counted = False  # whether the numbers of samples were given, so that a loss that is not finite may have none
+    counts: Tensor | None = None  # the numbers of samples, if given
     fixed: Mapping[str, Tensor] = MappingProxyType({})  # the given losses that are not balanced, as given
     _weights: Tensor | list[float] | None = None
     _values: Tensor | list[float] | None = None
@@ -336,12 +336,14 @@ class Balancer(Float32State, ABC):
             return None
         return f"has the tasks {format_names(tuple(tasks))}, expected {format_names(self.tasks)} in this order"
 
-    def record(self, weights: Tensor, values: Tensor, slots: Slots, learning: bool, counted: bool = False) -> None:
+    def record(
+        self, weights: Tensor, values: Tensor, slots: Slots, learning: bool, counts: Tensor | None = None
+    ) -> None:
         """Store the losses and weights of a step, and check a training step for silent failures."""
         last, compiling = self._last, torch.compiler.is_compiling()
         # In a compiled step, an output that is a view of an input costs more than a copy.
         last.weights, last.values = weights, values.clone() if compiling else values
-        last.given, last.counted = self._slots if slots is None else slots, counted
+        last.given, last.counts = self._slots if slots is None else slots, None if compiling else counts
         if learning and not compiling:
             checks = self._checks
             checks.steps += 1
@@ -352,7 +354,7 @@ class Balancer(Float32State, ABC):
         """Store the losses and weights of a step that has them as Python floats, as `record` does."""
         last = self._last
         last._weights, last._values, last.dtype = weights, values, dtype
-        last.given, last.counted = self._slots, False
+        last.given, last.counts = self._slots, None
         if learning:
             checks = self._checks
             checks.steps += 1

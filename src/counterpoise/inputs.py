@@ -258,7 +258,7 @@ def fixed_terms(
 
 def mask_unsampled(values: Tensor, counts: Tensor) -> Tensor:
     """Replace the losses of tasks without samples by NaN: such tasks are absent."""
-    return torch.where(_has_samples(counts, values), values, torch.nan)
+    return torch.where(has_samples(counts, values), values, torch.nan)
 
 
 def check_values(
@@ -267,7 +267,7 @@ def check_values(
     """Raise an error if a given loss is not finite or, with `positive`, negative. This synchronises with the device."""
     invalid = ~torch.isfinite(values) | ((values < 0) & positive)
     if counts is not None:
-        invalid &= _has_samples(counts, values)
+        invalid &= has_samples(counts, values)
     for slot in range(len(tasks)) if slots is None else slots:
         if bool(invalid[..., slot].any()):
             value = values[..., slot]
@@ -277,7 +277,7 @@ def check_values(
             raise ValueError(f"the loss of task {tasks[slot]!r} is {problem}: {value.tolist()} (strict=True)")
 
 
-def _has_samples(counts: object, values: Tensor) -> Tensor:
+def has_samples(counts: object, values: Tensor) -> Tensor:
     """Return which losses are means over at least one sample; validate `counts`."""
     shape = tuple(values.shape)
     if not isinstance(counts, Tensor):

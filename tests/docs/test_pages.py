@@ -146,9 +146,12 @@ def test_every_number_occurs_in_a_linked_file(page: str) -> None:
         assert re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", recorded), f"{number} is in none of {links}"
 
 
-def test_importance_table_lists_every_method_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_importance_table_is_up_to_date_and_lists_every_method_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(DOCS)
-    rows = importlib.import_module("method_pages").importance().splitlines()[2:]
+    table = importlib.import_module("method_pages").importance()
+    page = (DOCS / "options.md").read_text()
+    assert f"<!-- importance -->\n{table}\n<!-- /importance -->" in page, f"put this between the markers:\n{table}"
+    rows = table.splitlines()[2:]
     listed = [re.findall(r"`([\w-]+)`", row.rsplit("|", 2)[1]) for row in rows]
     assert sorted(name for names in listed for name in names) == cp.methods()
     assert {"cagrad", "fairgrad", "nash-mtl", "upgrad"} <= set(listed[2])

@@ -154,6 +154,22 @@ def test_a_constant_objective_is_refused_and_an_adaptive_one_warns() -> None:
     assert bool((last < first).all())
 
 
+def test_gradient_space_in_lbfgs_warns_and_a_constant_value_is_refused() -> None:
+    """A gradient-space method has no `closure`, so the advice names `frozen` alone."""
+
+    def evaluate(balancer: cp.Balancer) -> None:
+        x, losses = problem()
+        optimizer = torch.optim.LBFGS([x], max_iter=2)
+        optimizer.step(lambda: balancer.backward(losses(), shared=[x]))  # type: ignore[arg-type, return-value]
+
+    for balancer in (cp.PCGrad(2), cp.PCGrad(2, weighting=cp.BPGS(2))):
+        with pytest.warns(cp.BalanceWarning, match=r"PCGrad changes its weights .* objectives: train with") as found:
+            evaluate(balancer)
+        assert len(found) == 1
+    with pytest.raises(RuntimeError, match=r"value of UWO's objective .* the losses: train with balancer.frozen\(\)$"):
+        evaluate(cp.PCGrad(2, weighting=cp.UWO(2)))
+
+
 def test_a_refused_objective_is_found_after_steps_of_another_optimiser() -> None:
     balancer = cp.UWO(2)
     for _ in range(40):

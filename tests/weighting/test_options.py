@@ -132,6 +132,20 @@ def test_max_ratio_bounds_the_weights(name: str, ratio: float) -> None:
         torch.testing.assert_close(limited, weights, rtol=1e-6, atol=0)
 
 
+def test_max_ratio_raises_weights_that_may_be_zero() -> None:
+    """Lowering the other weights to a weight of zero would end the training."""
+    balancer = cp.DTP(2, max_ratio=10.0)
+    balancer(torch.ones(2), kpis=[1.0, 0.5])
+    plain = cp.DTP(2)
+    plain(torch.ones(2), kpis=[1.0, 0.5])
+    assert balancer.weights is not None
+    assert plain.weights is not None
+    torch.testing.assert_close(balancer.weights, plain.weights[1] * torch.tensor([0.1, 1.0]))
+    fixed = cp.Static(3, weights=[2.0, 0.0, 1.0], max_ratio=4.0)
+    assert fixed(torch.tensor([1.0, 2.0, torch.nan])).item() == 3.0
+    torch.testing.assert_close(fixed.weights, torch.tensor([2.0, 0.5, 0.0]))
+
+
 def test_importance_is_applied_after_max_ratio_and_absent_tasks_do_not_count() -> None:
     balancer = cp.UWO(TASKS, max_ratio=10.0, importance={"a": 3.0})
     balancer({"a": torch.tensor(1e-6), "b": torch.tensor(2.0)})

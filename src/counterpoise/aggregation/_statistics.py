@@ -101,6 +101,17 @@ class GradientStatistics(Balancer):
             expected = f"{format_names(self.tasks)}, in this order"
             raise ValueError(f"weighting balances {format_names(weighting.tasks)}, expected {expected}")
 
+    def _adopt(self, weighting: Weighting, memory: bool) -> None:
+        """Check the loss-space method, and pass it the process group, the memory and the names of the tasks."""
+        self._check_weighting(weighting)
+        weighting._is_combined = True
+        if weighting.process_group is None:
+            weighting.process_group = self.process_group
+        if memory and not weighting.memory:
+            weighting.memory = True
+        if not has_custom_names(weighting.tasks):
+            weighting.tasks = weighting._order = self.tasks  # for its warnings and errors
+
     def _check_sharding(self, roots: Sequence[TaskRoot]) -> None:
         if not self.supports_sharding:
             raise ValueError(f"{type(self).__name__} does not support sharded parameters (FSDP)")

@@ -18,6 +18,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from .. import distributed, gradients
 from .._checks import Values
+from .._closures import check_lbfgs
 from ..distributed import ProcessGroup
 from ..functional import Step, weighted_sum
 from ..functional._gram import can_sync
@@ -30,7 +31,6 @@ from ..inputs import (
     check_differentiable,
     check_values,
     collect_losses,
-    has_custom_names,
     mask_unsampled,
 )
 from ..weighting import Weighting
@@ -118,13 +118,7 @@ class Aggregation(GradientStatistics):
             if value not in get_args(kinds):
                 raise ValueError(f"{name} is {value!r}, expected one of {', '.join(map(repr, get_args(kinds)))}")
         if weighting is not None:
-            self._check_weighting(weighting)
-            if weighting.process_group is None:
-                weighting.process_group = self.process_group
-            if memory and not weighting.memory:
-                weighting.memory = True
-            if not has_custom_names(weighting.tasks):
-                weighting.tasks = weighting._order = self.tasks  # for its warnings and errors
+            self._adopt(weighting, memory)
         elif memory:
             no_effect = f"memory=True has no effect on {type(self).__name__} without weighting=, a loss-space balancer"
             self._checks.warn("memory", no_effect)
@@ -313,7 +307,7 @@ class Aggregation(GradientStatistics):
         if self.weighting is not None and self.weighting.measures_gradients:
             needs = self.weighting.measure(values, slots, inputs, targets, counts, scale, learning, **needs)
         step, local, mean = self._loss_space_step(values, counts, learning, **needs)
-        self.record(step.weights, values, slots, learning, counted=counts is not None)
+        self.record(step.weights, values, slots, learning, counts)
         multipliers = self.multipliers(mean, learning)
         if multipliers is not None:
             step, local = (s._replace(weights=s.weights * multipliers.to(s.weights.dtype)) for s in (step, local))
@@ -321,13 +315,16 @@ class Aggregation(GradientStatistics):
             step = step._replace(objective=sum((term.detach() for term in fixed), step.objective))
         return WeighedLosses(losses, step, local, values, slots, inputs, mean, fixed, learning)
 
-    def record(self, weights: Tensor, values: Tensor, slots: Slots, learning: bool, counted: bool = False) -> None:
+    def record(
+        self, weights: Tensor, values: Tensor, slots: Slots, learning: bool, counts: Tensor | None = None
+    ) -> None:
         if self.weighting is not None:
-            self.weighting.record(weights, values, slots, learning, counted)
+            self.weighting.record(weights, values, slots, learning, counts)
             self._checks.share_warned(self.weighting._checks)
-        super().record(weights, values, slots, learning, counted)
+        super().record(weights, values, slots, learning, counts)
 
     def _look(self, values: Values, weights: Values) -> None:
+        check_lbfgs(self, self.weighting)
         self._checks.defer(values)  # until the backward pass has computed the weights of the method
 
     def _loss_space_step(

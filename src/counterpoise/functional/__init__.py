@@ -5,7 +5,7 @@ from ._gram import Solution
 from ._random import normal, uniform
 from ._step import Step
 from .adam import AdamState, adam
-from .adjustment import limit_ratio, rescale_to_sum
+from .adjustment import limit_ratio, raise_to_ratio, rescale_to_sum
 from .aligned_mtl import aligned_mtl_weights
 from .bpgs import (
     Anchor,
@@ -119,6 +119,7 @@ __all__ = [
     "pivrg_weights",
     "project_on_simplex",
     "radius",
+    "raise_to_ratio",
     "relobralo_weights",
     "rescale_to_sum",
     "sdmgrad_weights",

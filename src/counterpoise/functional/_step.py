@@ -60,4 +60,5 @@ def round_floats(values: list[float], dtype: torch.dtype) -> list[float]:
 def step_from_floats(step: FloatStep, dtype: torch.dtype) -> Step:
     """Convert a step from Python floats."""
     gradient = None if step.gradient is None else floats_to_tensor(step.gradient, dtype)
-    return Step(torch.scalar_tensor(step.objective, dtype=dtype), floats_to_tensor(step.weights, dtype), gradient)
+    (objective,) = round_floats([step.objective], dtype)  # scalar_tensor refuses a float that overflows
+    return Step(torch.scalar_tensor(objective, dtype=dtype), floats_to_tensor(step.weights, dtype), gradient)

@@ -28,6 +28,27 @@ def limit_ratio(weights: Tensor, present: Tensor, max_ratio: float) -> Tensor:
     return torch.where(present, bounded, 0.0)
 
 
+def raise_to_ratio(weights: Tensor, present: Tensor, max_ratio: float) -> Tensor:
+    """Raise the smallest weights until the largest one exceeds none by more than `max_ratio`.
+
+    For weights that may be zero or negative: `limit_ratio` would lower the others to nearly nothing.
+
+    Args:
+        weights (Tensor): Weights, shape (…, T).
+        present (Tensor): Boolean mask of the present tasks, shape (…, T).
+        max_ratio (float): Bound on the ratio of two weights, at least 1.
+
+    Returns:
+        Tensor: The bounded weights, shape (…, T); 0 for absent tasks.
+
+    Example:
+        >>> raise_to_ratio(torch.tensor([1.0, 0.5, -0.2]), torch.tensor([True, True, True]), 10.0)
+        tensor([1.0000, 0.5000, 0.1000])
+    """
+    largest = torch.where(present, weights, 0.0).amax(-1, keepdim=True)
+    return torch.where(present, torch.maximum(weights, largest / max_ratio), 0.0)
+
+
 def rescale_to_sum(weights: Tensor, total: Tensor) -> Tensor:
     """Scale weights (…, T) so that they sum to `total`, (…, 1). Zeros stay zero.
 

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
 from .. import distributed
-from .._checks import Values, inside_lbfgs
+from .._checks import Values
+from .._closures import check_lbfgs
 from .._state.float32 import state_dtype
 from ..balancer import Balancer
 from ..distributed import ProcessGroup
-from ..functional import Step, limit_ratio, rescale_to_sum, weighted_sum
+from ..functional import Step, limit_ratio, raise_to_ratio, rescale_to_sum, weighted_sum
 from ..functional._floats import FloatStep
 from ..gradients import ComparisonTargets, TaskGradients
 from ..inputs import Losses, PerTask, Slots, check_number, check_values, collect_losses, cut_nonfinite, mask_unsampled
@@ -75,6 +76,7 @@ class Weighting(Balancer):
     measures_gradients: bool = False  # whether `renew` is called with task gradients, as `schedule` says
     constant_value: bool = False  # whether the value of the objective does not depend on the losses
     adaptive: ClassVar[bool] = True  # whether the weights change during training
+    raises_weights: ClassVar[bool] = False  # whether `max_ratio` raises small weights, which may be 0 or negative
     recent: Tensor | None
     schedule: Schedule
 
@@ -104,6 +106,7 @@ class Weighting(Balancer):
         self.memory = memory
         self._held: Tensor | None = None  # the weights during one step of an optimiser with a closure
         self._in_closure = False
+        self._is_combined = False  # whether a gradient-space method uses the weights
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -192,7 +195,7 @@ class Weighting(Balancer):
         if self.measures_gradients:
             needs = self._measure_call(values, slots, inputs, counts, learning, **needs)
         step, local = self.take_step(values, counts, learning, **needs)
-        self.record(step.weights, values, slots, learning, counted=counts is not None)
+        self.record(step.weights, values, slots, learning, counts)
         if learned is None and no_loss_has_a_graph(values, inputs, counts):
             # A leaf of zeros keeps the objective differentiable, so that the user's backward() still works.
             slots, inputs = None, (torch.zeros_like(values, requires_grad=True),)
@@ -202,8 +205,8 @@ class Weighting(Balancer):
         return sum(fixed, objective) if fixed else objective
 
     def _look(self, values: Values, weights: Values) -> None:
-        if not self._in_closure:
-            self._check_closure()
+        if not (self._in_closure or self._is_combined) and (self.adaptive or self.constant_value):
+            check_lbfgs(self, self)
         super()._look(values, weights)
 
     def backward(
@@ -333,23 +336,6 @@ class Weighting(Balancer):
 
         return evaluate_with_held_weights
 
-    def _check_closure(self) -> None:
-        """Refuse or warn if an optimiser evaluates the closure several times per step without `closure`."""
-        if not inside_lbfgs():
-            return
-        advice = "pass balancer.closure(closure) to the optimiser's step, or train with balancer.frozen()"
-        if self.constant_value:
-            raise RuntimeError(
-                f"the value of {type(self).__name__}'s objective is always the number of tasks, so that L-BFGS cannot "
-                f"see whether a step decreases the losses: {advice}"
-            )
-        if self.adaptive:
-            self._checks.warn(
-                "closure",
-                f"{type(self).__name__} changes its weights in every evaluation of L-BFGS, which compares values "
-                f"of different objectives: {advice}",
-            )
-
     def _balance(self, losses: Tensor, learning: bool) -> Step:
         """Weigh the losses, and apply `memory`, `max_ratio` and `importance`."""
         if learning:
@@ -360,7 +346,8 @@ class Weighting(Balancer):
         step = self.weigh(known, learning)
         present, weights = torch.isfinite(known), step.weights
         if self.max_ratio is not None:
-            weights = limit_ratio(weights, present, self.max_ratio)
+            bound = raise_to_ratio if self.raises_weights else limit_ratio
+            weights = bound(weights, present, self.max_ratio)
         if self.importance is not None:
             weights = weights * self.importance.to(weights.device, weights.dtype, non_blocking=True)
         if self.normalised and weights is not step.weights:

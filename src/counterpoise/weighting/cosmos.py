@@ -99,7 +99,7 @@ class COSMOS(PreferenceWeighting):
         return _float_rules.cosmos(losses, read_floats(self, "preference"), penalty=self.penalty)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
-        return self._raise_to_ratio(cosmos(losses, self.preference, penalty=self.penalty), losses)
+        return cosmos(losses, self.preference, penalty=self.penalty)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, penalty={self.penalty}"

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -70,6 +70,7 @@ class DTP(Weighting):
     """
 
     requires_positive_losses: bool = False
+    raises_weights: ClassVar[bool] = True
     kappa: Tensor
 
     def __init__(

@@ -108,7 +108,7 @@ class PBI(PreferenceWeighting):
         return _float_rules.pbi(losses, preference, reference, theta=self.theta)
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:
-        return self._raise_to_ratio(pbi(losses, self.preference, theta=self.theta, reference=self.reference), losses)
+        return pbi(losses, self.preference, theta=self.theta, reference=self.reference)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, theta={self.theta}"
