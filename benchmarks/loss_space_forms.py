@@ -1,6 +1,6 @@
 """Measure the step of every loss-space method on bare losses, relative to the sum of the stacked losses.
 
-    python benchmarks/loss_space_forms.py [--device cpu] [--tasks 3 14 64] [--out FOLDER]
+    python benchmarks/loss_space_forms.py [--device cpu] [--tasks 3 14 64] [--rounds 9] [--out FOLDER]
 
 Forward and backward in eager mode, with the losses as a tensor, a list or a dictionary. The reference is
 `torch.stack(losses).sum().backward()`; with a tensor, the balancer gets `torch.stack(losses)`. The CPU is measured with
@@ -73,19 +73,20 @@ def make_step(method: str, losses: dict[str, Tensor], form: str) -> Callable[[],
     return lambda: balancer(convert(losses)).backward()
 
 
-def rows(device: str, sizes: list[int]) -> list[dict[str, Any]]:
+def rows(device: str, sizes: list[int], rounds: int) -> list[dict[str, Any]]:
     found = []
     for tasks in sizes:
         losses = {f"task {i}": torch.rand((), device=device, requires_grad=True) for i in range(tasks)}
         stacked_sum = {"sum": lambda losses=losses: torch.stack(list(losses.values())).sum().backward()}
+        kernels = device_work(stacked_sum["sum"])[0] if device == "cuda" else 0
         methods = [method for method in cp.methods("loss") if method not in SKIPPED]
         for method in [*FLOORS, *methods]:
             steps = {form: make_step(method, losses, form) for form in FORMS}
-            times = compare(stacked_sum | steps, rounds=9, seconds=0.02, warm_up=40)
+            times = compare(stacked_sum | steps, rounds=rounds, seconds=0.02, warm_up=40)
             row: dict[str, Any] = {"device": device, "method": method, "T": tasks}
             row |= {form: times[form][1] for form in FORMS} | {"us": 1e6 * times["sum"][0]}
             if device == "cuda":
-                row["kernels"] = device_work(steps["dictionary"])[0] - device_work(stacked_sum["sum"])[0]
+                row["kernels"] = device_work(steps["dictionary"])[0] - kernels
             found.append(row)
             print(
                 {key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()}, flush=True
@@ -97,10 +98,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tasks", type=int, nargs="+", default=[3, 14, 64])
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--out", type=Path, default=FOLDER)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    save(f"loss_space_forms_{options.device}", rows(options.device, options.tasks), options.out)
+    save(f"loss_space_forms_{options.device}", rows(options.device, options.tasks, options.rounds), options.out)
 
 
 if __name__ == "__main__":

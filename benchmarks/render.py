@@ -9,6 +9,7 @@ from typing import Any
 from timing import FOLDER
 
 MODES = ("loop", "batched", "batched through features", "features")
+GRAPHS = "With rules and solvers as CUDA graphs, whose kernels are counted one by one:\n\n"
 PAGE = Path(__file__).parent / "README.md"
 
 
@@ -19,8 +20,8 @@ def load(name: str) -> dict[str, Any]:
 
 def origin(machine: dict[str, str], threads: int | None = None) -> str:
     device = machine.get("gpu") or machine["cpu"] + (f", threads: {threads}" if threads else "")
-    clock = f" {machine['clock']}." if "clock" in machine else ""
-    return f"{machine['date']}: {device}, torch {machine['torch']}, Python {machine['python']}.{clock}"
+    details = "".join(f" {machine[name]}." for name in ("clock", "setting") if name in machine)
+    return f"{machine['date']}: {device}, torch {machine['torch']}, Python {machine['python']}.{details}"
 
 
 def by_tasks(name: str) -> str:
@@ -75,8 +76,8 @@ def steps() -> str:
     return "\n".join([*lines, "", origin(content["machine"])])
 
 
-def device_steps() -> str:
-    content = load("gradient_space_cuda")
+def device_steps(name: str) -> str:
+    content = load(name)
     lines = [
         "| precision | case | ms per step | relative to a plain step | kernels | device busy, ms | peak MB |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
@@ -204,9 +205,9 @@ def large_models(times: str, memory: str) -> str:
     return "\n".join([*lines, "", origin(content["machine"], content["rows"][0]["threads"])])
 
 
-def transformer() -> str:
+def transformer(name: str) -> str:
     """Return the table of a transformer at scale: time and memory relative to a plain step."""
-    content = load("transformer_cuda")
+    content = load(name)
     lines = ["| tasks | case | ms per step | time | peak MB | memory | kernels |", "| --- | --- |" + " ---: |" * 5]
     plain: dict[str, Any] = {}
     for row in content["rows"]:
@@ -242,6 +243,11 @@ def molecules() -> str:
     return "\n".join([*lines, "", origin(content["machine"])])
 
 
+def forms_on_device(name: str) -> str:
+    """Return the table of loss-space methods on a device: ratios to the stacked sum, and further kernels."""
+    return methods_by_tasks(name, lambda row: f"{row['dictionary']:.2f} ×, {row['kernels']:+d}")
+
+
 def report() -> str:
     """Return the table of the time of reports and the size of their pages."""
     content = load("report_cpu")
@@ -263,7 +269,7 @@ def main() -> None:
         "segnet": segnet(),
         "solvers": methods_by_tasks("gradient_space_solvers", solver_cell),
         "steps": steps(),
-        "device steps": device_steps(),
+        "device steps": device_steps("gradient_space_cuda"),
         "peers": methods_by_tasks("gram_solvers_peer", lambda row: f"{row['us']:.0f} µs, {row['faster']:.1f} ×"),
         "gradient scale": gradient_scale(),
         "checks": methods_by_tasks("checks_cpu", lambda row: f"{100 * (row['ratio'] - 1):+.1f} %"),
@@ -279,17 +285,20 @@ def main() -> None:
     }
     if (FOLDER / "passes_vit_cuda.json").exists():
         tables["large models on CUDA"] = large_models("passes_vit_cuda", "passes_vit_cuda")
-    if (FOLDER / "loss_space_forms_cuda.json").exists():
-        tables["forms on CUDA"] = methods_by_tasks(
-            "loss_space_forms_cuda", lambda row: f"{row['dictionary']:.2f} ×, {row['kernels']:+d}"
-        )
     if (FOLDER / "qm9_stack_cuda.json").exists():
         tables["molecules"] = molecules()
-    if (FOLDER / "transformer_cuda.json").exists():
-        tables["transformer"] = transformer()
-    for name, table in tables.items():
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        text = pattern.sub(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)  # type: ignore[misc]
+    on_device: dict[str, tuple[str, Callable[[str], str]]] = {
+        "forms on CUDA": ("loss_space_forms_cuda", forms_on_device),
+        "transformer": ("transformer_cuda", transformer),
+    }
+    graphs = {f"{title}, graphs": (f"{name}_graphs", table) for title, (name, table) in on_device.items()}
+    graphs["device steps, graphs"] = "gradient_space_cuda_graphs", device_steps
+    for title, (name, table) in (on_device | graphs).items():
+        if (FOLDER / f"{name}.json").exists():
+            tables[title] = (GRAPHS if title in graphs else "") + table(name)
+    for title, content in tables.items():
+        pattern = re.compile(rf"(<!-- {title} -->\n).*?(<!-- /{title} -->)", re.DOTALL)
+        text = pattern.sub(lambda found, content=content: f"{found[1]}{content}\n{found[2]}", text)  # type: ignore[misc]
     PAGE.write_text(text)
 
 

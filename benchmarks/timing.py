@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from counterpoise.functional import _replay
+
 FOLDER = Path(__file__).parent / "results"
 CLOCK = {"read": time.perf_counter}
 
@@ -93,8 +95,14 @@ def machine() -> dict[str, str]:
 
 
 def save(name: str, rows: list[dict[str, Any]], folder: Path) -> None:
-    """Write the rows of one benchmark and the machine they come from, atomically."""
+    """Write the rows of one benchmark and the machine they come from, atomically.
+
+    Results on CUDA with solvers and rules as CUDA graphs are kept beside those without.
+    """
+    facts = machine()
+    if _replay.ENABLED and name.endswith("_cuda"):
+        name, facts["setting"] = f"{name}_graphs", "COUNTERPOISE_CUDA_GRAPHS=1"
     folder.mkdir(parents=True, exist_ok=True)
     draft = folder / f".{name}.json"
-    draft.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+    draft.write_text(json.dumps({"machine": facts, "rows": rows}, indent=1) + "\n")
     draft.replace(folder / f"{name}.json")
