@@ -105,9 +105,18 @@ def test_a_replayed_solver_gives_the_same_weights(name: str, tasks: int, monkeyp
     batch = grams("conflicting", 8, tasks).cuda()
     batch[3, 1, :] = batch[3, :, 1] = torch.nan  # an absent task
     expected = [SOLVERS[name](gram) for gram in batch]
+    captured: list[_replay.Recording] = []
+
+    class Captured(_replay.Recording):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            captured.append(self)
+
     monkeypatch.setattr(_replay, "ENABLED", True)
+    monkeypatch.setattr(_replay, "Recording", Captured)
     found = [SOLVERS[name](gram) for gram in batch]
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+    assert captured
     again = SOLVERS[name](batch[0])
     SOLVERS[name](batch[1])
     torch.testing.assert_close(again, expected[0], rtol=1e-6, atol=1e-9)

@@ -1,5 +1,6 @@
 """One backward pass through separate heads gives the bits of one pass per task, and long rows need no copies."""
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import counterpoise as cp
-from counterpoise.gradients import gram, task_gradients
+from counterpoise.gradients import TaskGradients, gram, task_gradients
 from counterpoise.gradients.graph import separate_heads
 
 HEADS = [nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 1)) for _ in range(3)]
@@ -89,6 +90,23 @@ def test_heads_are_passed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     z = torch.rand(7, 6, requires_grad=True).tanh()
     cp.PCGrad(3).backward(one_head_each(z), features=z)
     assert grad.call_count == 1
+
+
+def test_task_gradients_are_freed_before_the_pass_through_the_trunk() -> None:
+    held: list[weakref.ref[Tensor]] = []
+
+    class Watched(cp.PCGrad):
+        def aggregate(self, grads: TaskGradients, context: Any) -> Any:
+            held.extend(weakref.ref(grad) for row in grads.rows for grad in row if grad is not None)
+            return super().aggregate(grads, context)
+
+    trunk_input = torch.rand(7, 6, requires_grad=True)
+    alive: list[int] = []
+    trunk_input.register_hook(lambda _: alive.append(sum(grad() is not None for grad in held)))
+    z = trunk_input.tanh()
+    Watched(3).backward(one_head_each(z), features=z)
+    assert len(held) == 3
+    assert alive == [1]  # the direction
 
 
 def test_hooks_on_features_get_the_gradient_of_each_task() -> None:
