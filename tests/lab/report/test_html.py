@@ -111,7 +111,7 @@ def test_search_shows_matching_claims_and_studies(made: tuple[Path, Path], open_
     assert page.locator(".study[id]:visible").count() == 3
 
 
-def test_links_open_the_details_around_their_target(made: tuple[Path, Path], open_page: Open) -> None:
+def test_tables_and_figures_have_links_that_open_them_and_their_data(made: tuple[Path, Path], open_page: Open) -> None:
     page = open_page(made[1] / "index.html")
     row = page.locator("#claims-rescaling tbody tr").first
     assert not row.is_visible()
@@ -121,6 +121,14 @@ def test_links_open_the_details_around_their_target(made: tuple[Path, Path], ope
         page.locator("figure[data-name='stress'] button.data").click()
     panels = json.loads(Path(download.value.path()).read_text())
     assert [set(panel) for panel in panels] == [{"data", "layout"}] * 4
+    with page.expect_download() as download:
+        page.locator("button.image").first.click()
+    assert Path(download.value.path()).read_bytes() == b"RIFF"
+    captions = page.locator("figure.table > figcaption, figure.figure > figcaption").all_inner_texts()
+    assert all(text.split()[-1] == "link" and text.split()[-2] in ("CSV", "data") for text in captions)
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
+    for target in page.locator(".files a, .claims > p a").evaluate_all("all => all.map(a => a.getAttribute('href'))"):
+        assert target[1:] in ids if target[0] == "#" else (made[1] / target).is_file()
 
 
 def test_legend_toggles_curves_in_all_panels(made: tuple[Path, Path], open_page: Open) -> None:

@@ -387,8 +387,13 @@ def test_page_opens_with_answers_figures_and_cards(
     for link in page.locator(".answers a, .card a").all():
         assert page.locator(link.get_attribute("href") or "missing").count() == 1
     runs = page.locator("#table-tables td:last-child a").first.get_attribute("href") or "missing"
-    assert runs.endswith("runs/tabular.csv")
-    assert (files[0].parent / runs).is_file()
+    scores = pd.read_csv(files[0].parent / runs)
+    assert runs == "runs/leaderboard-tables.csv"
+    assert len(scores[scores["method"] == "BPGS"]) == 170
+    links = page.locator("a[href*='runs/'], a[href$='.csv']").evaluate_all(
+        "all => all.map(a => a.getAttribute('href'))"
+    )
+    assert all((files[0].parent / link).is_file() for link in links)
     page.locator('.answers a[href="#table-head-to-head"]').click()
     assert page.locator("#table-head-to-head tbody th").first.inner_text() == "Tables"
     assert page.locator("#table-head-to-head").is_visible()

@@ -26,7 +26,7 @@ from counterpoise.lab.report.html_sections import (
     PredictionStrip,
     StudySection,
 )
-from counterpoise.lab.report.leaderboard_page import LeaderboardSection, WorldCard
+from counterpoise.lab.report.leaderboard_page import LeaderboardSection, WorldCard, WorldTable
 from counterpoise.lab.report.pdf import render_pdf, write_pdf
 from counterpoise.lab.report.pdf_document import LANDSCAPE, PORTRAIT, WIDTHS
 from counterpoise.lab.report.pdf_tables import score_tables
@@ -166,9 +166,11 @@ def test_identical_tables_of_a_study_are_shown_once(tmp_path: Path) -> None:
 
 def test_leaderboard_has_the_tables_of_the_page(tmp_path: Path) -> None:
     scores = PrintedTable(["method", "mean rank"], [["LRA", "1.5"]], "Physics")
-    card = WorldCard("physics", "Physics", "Equations", "", [], scores, (), (), CardPicture(""))
+    card = WorldCard("physics", "Physics", "Equations", "", [], (), CardPicture(""), {})
+    complete = WorldTable("physics", "Physics", "Equations", scores, (), ())
     against = PrintedTable(["world", "difference"], [["Physics", "error 24 × higher"]], "BPGS against Kendall")
-    page = Page([make_section([])], leaderboard=LeaderboardSection(cards=[card], head_to_head=against))
+    section = LeaderboardSection(cards=[card], tables=[complete], head_to_head=against)
+    page = Page([make_section([])], leaderboard=section)
     text = text_of(render(page, tmp_path))
     assert "Table 1. BPGS against Kendall" in text
     assert "Physics error 24 × higher" in text

@@ -35,7 +35,7 @@ from .html_sections import (
     section_anchor,
     study_section,
 )
-from .leaderboard_page import LeaderboardSection, leaderboard_section
+from .leaderboard_page import LeaderboardSection, leaderboard_section, run_scores_file
 from .report import Report
 from .run_collection import CollectedRuns, FinishedRun
 from .variants import ReportVariant, report_variants, seeds_to_report
@@ -147,6 +147,8 @@ def render_page(page: Page, collected: CollectedRuns) -> str:
         leaderboard_figures=[html_figure(name, spec) for name, spec in page.leaderboard.figures.items()],
         printed_table=printed_table,
         run_files=run_files,
+        run_scores_file=run_scores_file,
+        folders={section.anchor: section.folder for section in page.sections},
         repeated_titles=_repeated(section.title for section in page.sections),
         counts={verdict: sum(row.verdict == verdict for row in page.rows) for verdict in VERDICT_ORDER},
         collected=collected,

@@ -18,7 +18,8 @@ VERDICT_ORDER: tuple[Verdict, ...] = ("does not hold", "undecided", "holds", "no
 class LedgerRow:
     """A claim, with our result at each set of seeds and for each form of BPGS."""
 
-    study: str
+    name: str  # of the study
+    study: str  # its title
     variant: str
     anchor: str
     claim: str
@@ -66,6 +67,7 @@ def ledger_rows(report: Report, study: Study, variant: ReportVariant, anchor: st
         verdicts: list[Verdict] = [j.verdict for j in released if j.verdict != "not run"]
         several = [j for j in found if len(j.findings) > 1 and j.verdict != "not run"]
         yield LedgerRow(
+            study.name,
             study.title,
             variant.label,
             anchor,

@@ -98,7 +98,8 @@ def leaderboard_section(
             "tables/leaderboard.md": ranks.markdown(part.table for part in tables),
             "tables/leaderboard.csv": leaderboard_csv(shown, costs),
             "tables/head-to-head.csv": head_to_head_csv(shown, *COMPARED),
-        },
+        }
+        | {run_scores_file(standings.world.name): run_scores_csv(standings) for standings in shown},
     )
 
 
@@ -195,6 +196,18 @@ def world_table(standings: WorldStandings, costs: Mapping[str, Cost]) -> Printed
     problems = f"{len(standings.problems)} problem{'s' if len(standings.problems) > 1 else ''}"
     note = f"{problems}, {format_seeds(standings.seeds)}; 95 % intervals over seeds, paired"
     return PrintedTable([*heads, "cost of a step", "runs"], rows, world.title, note)
+
+
+def run_scores_file(world: str) -> str:
+    """Return the name of the file with the scores that a world compares."""
+    return f"runs/leaderboard-{world}.csv"
+
+
+def run_scores_csv(standings: WorldStandings) -> str:
+    """Return a row per run that is compared: method, problem, metric, seed and score."""
+    rows = standings.scores.melt(ignore_index=False, value_name="score").dropna(subset="score").reset_index()
+    columns = ["method", "problem", "metric", "seed", "score"]
+    return str(rows[columns].to_csv(index=False, float_format="%.6g"))
 
 
 def leaderboard_csv(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> str:

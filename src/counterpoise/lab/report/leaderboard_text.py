@@ -100,7 +100,7 @@ def _different_units(standings: WorldStandings, costs: Mapping[str, Cost], physi
     cheap = [s for s in as_good if costs[s.method].passes == "one"]
     chosen = sorted(cheap or as_good, key=_gain)[:MAX_NAMES]
     behind = "" if plain is None else f"The plain sum: {format_estimate(world, plain.against_tuned)}. "
-    anchor = f"world-{world.name}"
+    anchor = f"table-{world.name}"
     if not chosen:
         text = f"No method reaches the hand-tuned sum. {behind}{_evidence(standings)}"
         return Answer(question, "Weights that undo the units, set by hand.", text, anchor)
@@ -139,7 +139,7 @@ def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
     if collapsed:
         text += f"Avoid {join(collapsed, 'and')}: errors more than {1 / COLLAPSE:.0f} times those of the plain sum. "
     text += _evidence(standings)
-    return Answer("I train a physics-informed network.", short, text, f"world-{world.name}", _codes(chosen))
+    return Answer("I train a physics-informed network.", short, text, f"table-{world.name}", _codes(chosen))
 
 
 def pinn_methods(standings: WorldStandings, costs: Mapping[str, Cost]) -> list[Standing]:
@@ -181,7 +181,7 @@ def _similar_scales(standings: WorldStandings, costs: Mapping[str, Cost]) -> Ans
     expensive = [s for s in sorted(better, key=_gain) if costs[s.method].passes == "each"][:1]
     short = f"The plain sum{''.join(f', or {s.method} at one backward pass per loss' for s in expensive)}."
     codes = ("cp.Static(tasks)", *_codes(expensive))
-    return Answer("My losses have similar scales.", short, text, f"world-{world.name}", codes)
+    return Answer("My losses have similar scales.", short, text, f"table-{world.name}", codes)
 
 
 def _head_to_head(board: Sequence[WorldStandings], method: str, other: str) -> list[Answer]:

@@ -142,7 +142,9 @@ def _exact(equation: PDE, points: int) -> NDArray[np.float64]:
 
 def _panel(name: str, equation: PDE, values: NDArray[np.float64], limit: float) -> Panel:
     (x0, y0), (x1, y1) = equation.lower, equation.upper
-    x, y = (Axis(ticks=[(end, f"{end:g}") for end in ends], grid=False) for ends in ((x0, x1), (y0, y1)))
+    x, y = (
+        Axis(ticks=[(end, f"{end:g}".replace("-", "−")) for end in ends], grid=False) for ends in ((x0, x1), (y0, y1))
+    )
     return Panel([Field(values.T, (x0, x1), (y0, y1), limit)], name, x, y)
 
 

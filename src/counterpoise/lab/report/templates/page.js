@@ -122,15 +122,22 @@
   }
   addEventListener("hashchange", reveal);
 
+  function save(address, name) {
+    const link = document.createElement("a");
+    link.href = address;
+    link.download = name;
+    link.click();
+  }
   for (const button of document.querySelectorAll("button.data")) {
     button.addEventListener("click", () => {
       const figure = button.closest(".figure");
       const parts = [...figure.querySelectorAll(".plot")].map((plot) => figures[plot.dataset.figure]);
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(new Blob([`[${parts}]`], { type: "application/json" }));
-      link.download = `${figure.dataset.name}.json`;
-      link.click();
+      save(URL.createObjectURL(new Blob([`[${parts}]`], { type: "application/json" })), `${figure.dataset.name}.json`);
     });
+  }
+  for (const button of document.querySelectorAll("button.image")) {
+    const image = button.closest(".sheet").querySelector("img");
+    button.addEventListener("click", () => save(image.src, `${button.closest(".strip").id}.webp`));
   }
 
   function theme() {
