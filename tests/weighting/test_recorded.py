@@ -193,3 +193,22 @@ def test_a_rule_captured_in_inference_mode_works_outside_of_it(device: str, reco
     assert len(balancer._recordings.rules) == 1
     objective.mul_(2.0)
     torch.testing.assert_close(objective.cpu(), torch.tensor(6.0))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("device", ["cuda"])
+@pytest.mark.parametrize("name", ["bpgs", "static", "stch"])
+def test_a_recorded_step_does_not_wait_for_the_device(name: str, device: str, recorded: list[Weighting]) -> None:
+    balancer = make(name, device)
+    losses = {task: torch.rand((), device=device, requires_grad=True) for task in balancer.tasks}
+    for _ in range(20):
+        balancer(losses).backward()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(20):
+            balancer(losses).backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    (recording,) = balancer._recordings.rules.values()
+    assert recording is not None
+    assert recording.by_address  # the allocator returns to the same addresses
