@@ -240,6 +240,16 @@ def test_collapse_of_a_loop_with_one_task_per_batch_warns(draw: str) -> None:
     assert caught(repeat(cp.UWO(["memorised", "rest"], memory=True), losses(True), 300)) == []
 
 
+@pytest.mark.parametrize("counted", [False, True])
+def test_collapse_to_a_task_of_another_rank_warns(counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    balancer, step = cp.UWO(["here", "elsewhere"]), iter(range(400))
+    mean_over_ranks = lambda *_: (torch.tensor([1.0, 0.9 ** next(step)]), torch.tensor([2.0, 0.0]))  # noqa: E731
+    monkeypatch.setattr(balancer, "_mean_over_ranks", mean_over_ranks)
+    losses, options = (torch.ones(2), {"counts": torch.tensor([4, 0])}) if counted else ([torch.ones(()), None], {})
+    (message,) = caught(repeat(balancer, losses, 220, **options))
+    assert "UWO has given task 'elsewhere' more than 99.9% of the weight" in message
+
+
 @pytest.mark.parametrize("name", ["mgda", "imtl-g"])
 @pytest.mark.parametrize("deferred", [False, True])
 def test_collapse_in_gradient_space_warns_once(name: str, deferred: bool) -> None:

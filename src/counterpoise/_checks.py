@@ -20,7 +20,7 @@ from ._optimiser_watch import release_hook, watch_optimisers
 from .inputs import has_samples
 
 if TYPE_CHECKING:
-    from .balancer import Balancer
+    from .balancer import Balancer, StepRecord
 
 FIRST_STEPS = 8  # every one of these steps is checked on the CPU
 GAPS = (16, 32)  # later gaps between two checks are random, so that they do not coincide with a period of the data
@@ -107,8 +107,8 @@ class StepChecks:
         self.next_look = self.steps + (1 if on_cpu and self.steps < FIRST_STEPS else gap)
         self._watch_optimisers(balancer)
         last = balancer._last
-        if last.counts is not None and isinstance(losses, Tensor):
-            losses = _mark_broken(losses, last.counts)
+        if isinstance(losses, Tensor):
+            losses = _add_other_ranks(_mark_broken(losses, last.counts), last)
         if on_cpu:
             self._evaluate(balancer, self.steps, last.given, last.counts is not None, losses, weights)
         elif isinstance(losses, Tensor) and isinstance(weights, Tensor) and _can_copy(losses):
@@ -253,9 +253,23 @@ def _stack_level() -> int:
     return level
 
 
-def _mark_broken(losses: Tensor, counts: Tensor) -> Tensor:
-    """Replace the losses of tasks with samples that are not finite by infinity; NaN then marks a task without."""
+def _mark_broken(losses: Tensor, counts: Tensor | None) -> Tensor:
+    """With `counts`, set losses that are not finite despite samples to infinity; NaN then marks a task without."""
+    if counts is None:
+        return losses
     return torch.where(has_samples(counts, losses) & ~torch.isfinite(losses), inf, losses)
+
+
+def _add_other_ranks(losses: Tensor, last: "StepRecord") -> Tensor:
+    """Return the losses with those that only other ranks have."""
+    if last.mean is None:
+        return losses
+    if last.counts is not None:
+        return torch.where(torch.isnan(losses), last.mean, losses)
+    filled = losses.clone()
+    for slot in set(range(losses.shape[-1])).difference(last.given):
+        filled[..., slot] = last.mean[..., slot]
+    return filled
 
 
 class _RowHistory:

@@ -44,6 +44,7 @@ class StepRecord:
     dtype: torch.dtype = torch.float32  # of the losses, if weights and values are stored as lists
     given: Sequence[int] = ()  # tasks whose loss was given, though possibly not finite
     counts: Tensor | None = None  # the numbers of samples, if given
+    mean: Tensor | None = None  # the losses averaged over ranks, in a process group
     fixed: Mapping[str, Tensor] = MappingProxyType({})  # the given losses that are not balanced, as given
     _weights: Tensor | list[float] | None = None
     _values: Tensor | list[float] | None = None

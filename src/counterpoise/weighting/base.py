@@ -293,6 +293,7 @@ class Weighting(Balancer):
             self.count_step()
         held = self._held is not None and self.learning  # such an evaluation changes no state
         mean, share = self._mean_over_ranks(values, counts, learning or held)
+        self._last.mean = None if share is None else mean
         step = self._balance(mean, learning) if self._held is None else weighted_sum(self._held, mean)
         if self._in_closure and self._held is None:
             self._held = step.weights
