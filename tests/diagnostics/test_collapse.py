@@ -179,6 +179,15 @@ def test_loss_scale_against_gradient_scale(losses: list[float], norms: list[floa
         assert f"divided by the losses, the gradients would be {found.norm_spread_over_losses:.1f}" in found.advice[0]
 
 
+def test_conflict_needs_more_than_another_method_that_follows_norms() -> None:
+    balancer, w = cp.LRA(PAIR), torch.ones(2, requires_grad=True)
+    with cp.diagnose(balancer, shared=[w], every=1) as monitor:
+        for _ in range(4):
+            balancer.backward([1 + 1e-4 * w.sum(), 3 - w.sum()], shared=[w])
+    assert monitor.diagnosis.verdict == "both"
+    assert monitor.diagnosis.advice[0].endswith("instead of losses: cp.NashMTL.")
+
+
 def test_fixed_losses_are_not_monitored() -> None:
     balancer = cp.UWO(PAIR, fixed={"l2": 0.1})
     with cp.diagnose(balancer) as monitor:

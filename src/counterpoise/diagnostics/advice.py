@@ -109,7 +109,9 @@ def _remedy(found: Measurements) -> str:
     if _losses_mislead(found):
         return f"Do not divide by the losses. Use {_alternatives(found)}."
     if not _recommends_bpgs(found):
-        choices = ["cp.NashMTL", *_sized_by_gradients(found)]
+        # Another method that follows norms handles conflict no better than the monitored one.
+        sized = [] if FOLLOWS_NORMS.intersection(found.methods) else _sized_by_gradients(found)
+        choices = ["cp.NashMTL", *sized]
         return f"Use a method that compares gradients instead of losses: {' or '.join(choices)}."
     return f"Use BPGS + CAGrad: {_hybrid(found)}." if verdict == "both" else f"Use BPGS: {_bpgs(found)}."
 
