@@ -89,7 +89,7 @@ def _result(judgement: Judgement) -> dict[str, str]:
         "seeds": _seeds_and_form(judgement),
         "verdict": judgement.verdict,
         "ours": _format_finding(decisive) if judgement.verdict != "not run" else "",
-        "paper": "" if decisive.paper != decisive.paper else format_number(decisive.paper, decisive.decimals),
+        "paper": "" if decisive.paper != decisive.paper else _signed(decisive.paper, decisive.decimals),
     }
 
 
