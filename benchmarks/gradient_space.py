@@ -271,7 +271,7 @@ def cuda_rows() -> Rows:
             cases |= {f"{method}, {mode}": our_step(problem, method, mode) for mode in ("loop", "features")}
         for method in ("UPGrad", "FairGrad", "IMTL-G", "ConFIG", "Aligned-MTL"):
             cases[f"{method}, features"] = our_step(problem, method, "features")
-        for case, (seconds, ratio) in compare(cases, rounds=5, seconds=0.2, wait=True, warm_up=5).items():
+        for case, (seconds, ratio) in compare(cases, rounds=7, seconds=0.1, wait=True, warm_up=5).items():
             torch.cuda.reset_peak_memory_stats()
             kernels, busy = device_work(cases[case])
             row = {"precision": "fp16, channels last" if half else "float32", "case": case, "ms": 1e3 * seconds}

@@ -73,24 +73,22 @@ def make_step(method: str, losses: dict[str, Tensor], form: str) -> Callable[[],
     return lambda: balancer(convert(losses)).backward()
 
 
-def rows(device: str, sizes: list[int], rounds: int) -> list[dict[str, Any]]:
+def rows(device: str, tasks: int, rounds: int) -> list[dict[str, Any]]:
+    """Return the rows of one number of tasks."""
     found = []
-    for tasks in sizes:
-        losses = {f"task {i}": torch.rand((), device=device, requires_grad=True) for i in range(tasks)}
-        stacked_sum = {"sum": lambda losses=losses: torch.stack(list(losses.values())).sum().backward()}
-        kernels = device_work(stacked_sum["sum"])[0] if device == "cuda" else 0
-        methods = [method for method in cp.methods("loss") if method not in SKIPPED]
-        for method in [*FLOORS, *methods]:
-            steps = {form: make_step(method, losses, form) for form in FORMS}
-            times = compare(stacked_sum | steps, rounds=rounds, seconds=0.02, warm_up=40)
-            row: dict[str, Any] = {"device": device, "method": method, "T": tasks}
-            row |= {form: times[form][1] for form in FORMS} | {"us": 1e6 * times["sum"][0]}
-            if device == "cuda":
-                row["kernels"] = device_work(steps["dictionary"])[0] - kernels
-            found.append(row)
-            print(
-                {key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()}, flush=True
-            )
+    losses = {f"task {i}": torch.rand((), device=device, requires_grad=True) for i in range(tasks)}
+    stacked_sum = {"sum": lambda: torch.stack(list(losses.values())).sum().backward()}
+    kernels = device_work(stacked_sum["sum"])[0] if device == "cuda" else 0
+    methods = [method for method in cp.methods("loss") if method not in SKIPPED]
+    for method in [*FLOORS, *methods]:
+        steps = {form: make_step(method, losses, form) for form in FORMS}
+        times = compare(stacked_sum | steps, rounds=rounds, seconds=0.02, warm_up=30)
+        row: dict[str, Any] = {"device": device, "method": method, "T": tasks}
+        row |= {form: times[form][1] for form in FORMS} | {"us": 1e6 * times["sum"][0]}
+        if device == "cuda":
+            row["kernels"] = device_work(steps["dictionary"])[0] - kernels
+        found.append(row)
+        print({key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()}, flush=True)
     return found
 
 
@@ -102,7 +100,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=FOLDER)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    save(f"loss_space_forms_{options.device}", rows(options.device, options.tasks, options.rounds), options.out)
+    found: list[dict[str, Any]] = []
+    for tasks in options.tasks:
+        found += rows(options.device, tasks, options.rounds)
+        save(f"loss_space_forms_{options.device}", found, options.out)
 
 
 if __name__ == "__main__":
