@@ -156,6 +156,15 @@ def test_preference_depends_on_ratios_of_present_tasks_and_may_be_zero(name: str
     assert bool(trunk(grads).any())
 
 
+def test_preference_of_m_config_is_that_of_config() -> None:
+    """At the first step the corrected momenta are the gradients."""
+    trunks = []
+    for build in (cp.ConFIG, cp.MConFIG):
+        _, grads = step(build(TASKS, importance=IMPORTANCE).double(), Net())
+        trunks.append(trunk(grads))
+    torch.testing.assert_close(trunks[0], trunks[1], rtol=1e-6, atol=1e-10)
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_importance_of_one_is_bit_identical(name: str) -> None:
     net, plain, same = Net(), cp.make(name, TASKS), cp.make(name, TASKS, importance=dict.fromkeys(TASKS, 1.0))

@@ -59,6 +59,28 @@ SCALE: dict[str, Callable[..., cp.Weighting]] = {
 }
 
 
+@pytest.mark.parametrize("name", list(SCALE))
+def test_importance_max_ratio_fixed_and_frozen(name: str) -> None:
+    net, plain, important = Net(), SCALE[name](TASKS), SCALE[name](TASKS, importance={"a": 3.0})
+    weights = step(plain, net)
+    gradient = net.shared.weight.grad
+    expected = weights * torch.tensor([3.0, 1.0, 1.0])
+    if plain.normalised:
+        expected *= weights.sum() / expected.sum()
+    torch.testing.assert_close(step(important, net), expected)
+    torch.testing.assert_close(important.frozen().weight, expected)
+    limited = step(SCALE[name](TASKS, max_ratio=7.0), net)
+    assert limited.max() <= 7 * (1 + 1e-5) * limited.min()
+    assert weights.max() > 7 * weights.min()
+    l2 = {"l2": net.shared.weight.square().sum()}
+    residuals = {"residuals": net.residuals()} if name == "ntk" else {}
+    net.zero_grad()
+    parameters = net.shared.parameters()
+    SCALE[name](TASKS, fixed={"l2": 0.5}).backward(net.losses() | l2, shared=parameters, **residuals)
+    assert gradient is not None
+    torch.testing.assert_close(net.shared.weight.grad, gradient + net.shared.weight.detach())
+
+
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0])
 def test_grad_normalise_is_inverse_to_the_norms(exponent: float) -> None:
     net = Net()
