@@ -117,6 +117,8 @@ class RunQueue:
         probe: Trains one run for a few steps. It raises an error if the method cannot be captured as a CUDA graph,
             which then would slow down its whole stack.
         together: Number of stacks that are trained in turn. Default: `1`.
+        start_seconds: A stack is not started with less time left. Default: `START_SECONDS`.
+        bring_checkpoints: Whether checkpoints are brought back, too. Default: `True`.
     """
 
     selections: Sequence[Selection]
@@ -126,6 +128,8 @@ class RunQueue:
     probe: Callable[[Run], None] | None = None
     started: float = field(default_factory=time.monotonic)
     together: int = 1
+    start_seconds: float | None = None
+    bring_checkpoints: bool = True
 
     def __post_init__(self) -> None:
         self.store = ArchivedStore(self.out)
@@ -176,7 +180,8 @@ class RunQueue:
     def _start_stacks(self, active: list[Training]) -> None:
         """Start as many stacks as are trained in turn, while there is time."""
         busy = {run for training in active for run in training.stack.runs}
-        while len(active) < self.together and not self.interrupted and self.remaining > START_SECONDS:
+        least = START_SECONDS if self.start_seconds is None else self.start_seconds
+        while len(active) < self.together and not self.interrupted and self.remaining > least:
             stack = next((stack for stack in self.unfinished() if busy.isdisjoint(stack.runs)), None)
             if stack is None:
                 return
@@ -266,7 +271,7 @@ class RunQueue:
         for old in self.bring.glob(f"{CHECKPOINT}.*"):
             old.unlink()
         stacks = [stack for stack in self.unfinished() if self.store.has_checkpoint(stack.study, stack.key)]
-        if stacks:
+        if stacks and self.bring_checkpoints:
             save_parts([self.store.batch_folder(stack.study, stack.key) for stack in stacks], self.bring)
 
 
@@ -336,6 +341,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--earlier", type=Path, help="folder that an earlier call has brought back")
     parser.add_argument("--recorded", type=Path, action="append", help="folder of recorded archives")
     parser.add_argument("--together", type=int, default=1, help="number of stacks that are trained in turn")
+    parser.add_argument("--start-seconds", type=float, default=START_SECONDS, help="least time left to start a stack")
     parser.add_argument("--list", action="store_true", help="print the number of runs that are left, and stop")
 
 
@@ -345,6 +351,7 @@ def run_queue(
     *,
     recorded: Sequence[Path] = (),
     probe: Callable[[Run], None] | None = None,
+    bring_checkpoints: bool = True,
 ) -> int:
     """Run the command `queue`, and return its exit code.
 
@@ -353,10 +360,14 @@ def run_queue(
         options: The options of the command, with `out` and `seconds`.
         recorded: Folders of recorded archives, unless the options name others. Default: all runs are trained.
         probe: See `RunQueue`.
+        bring_checkpoints: See `RunQueue`.
     """
     started, out = time.monotonic(), Path(options.out)
     prepare(out, options.recorded or recorded, options.earlier)
-    queue = RunQueue(selections, out, options.seconds or 1e9, options.bring, probe, started, options.together)
+    queue = RunQueue(
+        selections, out, options.seconds or 1e9, options.bring, probe, started, options.together,
+        options.start_seconds, bring_checkpoints,
+    )  # fmt: skip
     if options.list:
         for selection in selections:
             print_left(selection, queue.store.result)

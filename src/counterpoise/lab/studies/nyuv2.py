@@ -40,7 +40,11 @@ ADDED_METHODS = {
     "FAMO": recipe("famo"),
     "CAGrad": recipe("cagrad"),
     "BPGS + PCGrad": recipe("pcgrad", weighting=BPGS),
+    "First loss": recipe("first-loss"),
+    "Gradient normalisation": recipe("grad-normalise"),
+    "BPGS (gradient)": bpgs(network_clip=1.0, statistic="gradient"),
 }
+"""All clip the network at 1, as the paper does except for BPGS."""
 CLIP_1 = {"BPGS (clip 1)": bpgs(network_clip=1.0)}
 CLIP_10 = {
     "Static (clip 10)": recipe("static", network_clip=10.0),
