@@ -8,6 +8,7 @@ import torch
 from helpers.grams import grams
 from torch import Tensor
 
+import counterpoise as cp
 import counterpoise.functional as f
 from counterpoise.functional import _replay
 from counterpoise.functional._jacobi import disjoint_pairs, jacobi_eigh
@@ -135,3 +136,18 @@ def test_a_graph_of_the_user_contains_the_solver(name: str, monkeypatch: pytest.
     static.copy_(second)
     graph.replay()
     torch.testing.assert_close(weights, SOLVERS[name](second), rtol=1e-6, atol=1e-9)
+
+
+@needs_cuda
+@pytest.mark.parametrize("name", ["pcgrad", "upgrad", "gradvac"])
+def test_steps_with_replayed_solvers_agree_with_the_cpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_replay, "ENABLED", True)
+    batches = torch.randn(8, 5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    found: dict[str, list[Tensor | None]] = {}
+    for device in ("cpu", "cuda"):
+        balancer = cp.make(name, 3).to(device)
+        for batch in batches.to(device):
+            z = torch.ones(5, dtype=torch.float64, device=device, requires_grad=True) * 1.0
+            balancer.backward([*(z @ batch)], features=z)
+            found.setdefault(device, []).append(None if balancer.weights is None else balancer.weights.cpu())
+    torch.testing.assert_close(found["cuda"], found["cpu"], rtol=1e-6, atol=1e-8)

@@ -8,6 +8,7 @@ from torch import Tensor
 from .._state.seeds import replica_seeds
 from ..distributed import ProcessGroup
 from ..functional import pcgrad_weights, uniform
+from ..functional._replay import replay_on_cuda
 from ..gradients import Passes
 from ..inputs import PerTask
 from ..registry import register
@@ -117,17 +118,30 @@ class PCGrad(Aggregation):
         self.register_buffer("counter", torch.zeros(self.batch_shape, dtype=torch.long))
 
     def solve(self, gram: Tensor, context: StepContext) -> Tensor:
-        return pcgrad_weights(gram, self._draw_order(context))
+        weights = _solve_in_random_order(gram, self.seed, self.counter)
+        self._count_draw(context)
+        return weights
 
     def _draw_order(self, context: StepContext) -> Tensor:
         """Return the order in which each task visits the others, (…, T, T)."""
-        tasks = len(self.tasks)
-        draws = uniform(self.seed, self.counter, tasks * tasks).view(*self.batch_shape, tasks, tasks)
+        order = _random_order(self.seed, self.counter, len(self.tasks))
+        self._count_draw(context)
+        return order
+
+    def _count_draw(self, context: StepContext) -> None:
         if context.learning:
             self.counter += context.present.any(-1)
-        return draws.argsort(-1)
 
     @torch.no_grad()
     def reset(self) -> None:
         super().reset()
         self.counter.zero_()
+
+
+@replay_on_cuda
+def _solve_in_random_order(gram: Tensor, seed: Tensor, counter: Tensor) -> Tensor:
+    return pcgrad_weights(gram, _random_order(seed, counter, gram.shape[-1]))
+
+
+def _random_order(seed: Tensor, counter: Tensor, tasks: int) -> Tensor:
+    return uniform(seed, counter, tasks * tasks).unflatten(-1, (tasks, tasks)).argsort(-1)
