@@ -144,4 +144,4 @@ def _solve_in_random_order(gram: Tensor, seed: Tensor, counter: Tensor) -> Tenso
 
 
 def _random_order(seed: Tensor, counter: Tensor, tasks: int) -> Tensor:
-    return uniform(seed, counter, tasks * tasks).unflatten(-1, (tasks, tasks)).argsort(-1)
+    return uniform(seed, counter, tasks * tasks).view(*seed.shape, tasks, tasks).argsort(-1)
