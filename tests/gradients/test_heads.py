@@ -109,6 +109,25 @@ def test_task_gradients_are_freed_before_the_pass_through_the_trunk() -> None:
     assert alive == [1]  # the direction
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_heads_on_other_streams() -> None:
+    weights = [torch.rand(1 << 20, device="cuda", requires_grad=True) for _ in range(3)]
+    found = []
+    for streams in ([torch.cuda.Stream() for _ in weights], [torch.cuda.current_stream()] * 3):
+        x = torch.ones(1 << 20, device="cuda", requires_grad=True)
+        z, losses = x * 1.0, []
+        for stream, weight in zip(streams, weights, strict=True):
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(10_000_000)
+                losses.append((Scale.apply(1.0, z, z.sin()) * weight).mean())  # type: ignore[no-untyped-call]
+        for stream in streams:
+            torch.cuda.current_stream().wait_stream(stream)
+        cp.UPGrad(3).backward(losses, features=z)
+        found.append(x.grad)
+    torch.testing.assert_close(*found)
+
+
 def test_hooks_on_features_get_the_gradient_of_each_task() -> None:
     z = torch.rand(7, 6, requires_grad=True).tanh()
     seen: list[Tensor] = []

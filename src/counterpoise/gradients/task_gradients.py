@@ -1,13 +1,13 @@
 """Gradients of each task: one backward pass per task or one batched pass, on parameters or at features."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from .gram import FEW_ROWS, stack_gradients
-from .graph import READS_GRAPH, Head, other_leaves, separate_heads
+from .graph import READS_GRAPH, other_leaves, separate_heads
+from .heads import pass_through_heads
 from .layer_outputs import LayerOutputs
 from .sharding import is_sharded
 from .types import GradientList, TaskGradients, TaskRoot
@@ -79,7 +79,7 @@ def feature_gradients(
     hooked = any(z._backward_hooks or z.retains_grad for z in features)
     heads = None if hooked else separate_heads([root.loss for root in roots], features)
     if heads is not None:
-        rows = _pass_through_heads(roots, heads, features, leaves, keep)
+        rows = pass_through_heads(roots, heads, features, leaves, keep)
     else:
         rows = []
         for count, root in enumerate(roots):
@@ -89,49 +89,6 @@ def feature_gradients(
                 [*torch.autograd.grad([root.loss], inputs, [root.grad], retain_graph=retain, allow_unused=True)]
             )
     return _split(roots, _make_writable(rows, [root.grad for root in roots]), features, leaves)
-
-
-def _pass_through_heads(
-    roots: Sequence[TaskRoot],
-    heads: Sequence[Head],
-    features: Sequence[Tensor],
-    leaves: Sequence[Tensor],
-    keep: bool,
-) -> list[GradientList]:
-    """Compute the gradients of separate heads in a single pass, which takes those at the features before their sum.
-
-    Each pass that reaches leaves walks the whole graph, including the shared network: for a deep one, that takes longer
-    than the heads.
-    """
-    rows: list[GradientList] = [[None] * len(features) for _ in roots]
-    hooks = []
-    for row, head in zip(rows, heads, strict=True):
-        for node, places in head.items():
-            if any(place is not None for place in places):
-                hooks.append(node.register_hook(partial(_take, row, places)))
-    try:
-        outputs, vectors = [root.loss for root in roots], [root.grad for root in roots]
-        grads = torch.autograd.grad(outputs, [*features, *leaves], vectors, retain_graph=keep, allow_unused=True)[
-            len(features) :
-        ]
-    finally:
-        for hook in hooks:
-            hook.remove()
-    owners = {id(getattr(node, "variable", None)): task for task, head in enumerate(heads) for node in head}
-    for task, row in enumerate(rows):
-        row.extend(grad if owners.get(id(leaf)) == task else None for leaf, grad in zip(leaves, grads, strict=True))
-    return rows
-
-
-def _take(
-    row: GradientList, places: Sequence[int | None], grads: tuple[Tensor | None, ...], _: object
-) -> tuple[Tensor | None, ...]:
-    """Add the gradients of a node's inputs that are features to the row, and pass on the others."""
-    for place, grad in zip(places, grads, strict=True):
-        if place is not None and grad is not None:
-            known = row[place]
-            row[place] = grad if known is None else known + grad
-    return tuple(grad if place is None else None for place, grad in zip(places, grads, strict=True))
 
 
 def propagate_to_parameters(
