@@ -144,7 +144,11 @@ def table_entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> li
             scores = frame[frame["condition"].isin([condition.key for condition in conditions])]
             # Also of methods that were not run at these seeds.
             rates = dict(scores.groupby("method")["lr"].first()) if study.rates else {}
-            ordered = (method_order(study, some) for some in (select_seeds(scores, seeds), scores))
+            ordered = [method_order(study, select_seeds(scores, seeds))]
+            if not study.rates or set(seeds) & set(
+                study.seeds
+            ):  # at the seeds of a search only the methods of the search
+                ordered.append(method_order(study, scores))
             for method in dict.fromkeys(itertools.chain.from_iterable(ordered)):
                 for condition in conditions:
                     if condition.only and method not in condition.only:
