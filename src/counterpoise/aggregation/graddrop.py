@@ -134,7 +134,7 @@ class GradDrop(Aggregation):
         columns = zip(*grads.rows, strict=True)
         direction = [self._drop(column, leaks, factors, position) for position, column in enumerate(columns)]
         if context.learning:
-            self.counter += context.present.any(-1)
+            self.counter.add_(context.present.any(-1))
         return None, direction
 
     def _drop(

@@ -130,7 +130,7 @@ class PCGrad(Aggregation):
 
     def _count_draw(self, context: StepContext) -> None:
         if context.learning:
-            self.counter += context.present.any(-1)
+            self.counter.add_(context.present.any(-1))  # an assignment to a buffer takes longer than the addition
 
     @torch.no_grad()
     def reset(self) -> None:

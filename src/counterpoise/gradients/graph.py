@@ -1,7 +1,7 @@
 """Walking the autograd graph: which leaves a loss depends on, and whether it does so through given tensors only."""
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,8 +10,12 @@ from torch.autograd.graph import Node
 READS_GRAPH = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 5)
 """Whether the nodes of a graph tell the shapes of their outputs, and a backward pass can start at them."""
 
-Head: TypeAlias = dict[Node, list[int | None]]
-"""The nodes of one head, and for each of their inputs the feature that it is, or None."""
+
+class Head(NamedTuple):
+    """The graph of one task after the features."""
+
+    entries: list[tuple[Node, list[int | None]]]  # nodes with features as inputs, and the feature that each input is
+    leaves: list[Tensor]
 
 
 def graph_nodes(outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Iterator[Node]:
@@ -90,19 +94,25 @@ def separate_heads(outputs: Sequence[Tensor], features: Sequence[Tensor]) -> lis
     if any((output.grad_fn, output.output_nr) in places for output in outputs):
         return None
     heads: list[Head] = []
-    seen: set[Node] = set()
+    seen: set[Node] = set()  # by earlier outputs
     for output in outputs:
-        head: Head = {}
+        head, own = Head([], []), set()
         stack = [output.grad_fn]
         while stack:
             node = stack.pop()
-            if node is None or node in head:
+            if node is None or node in own:
                 continue
             if node in seen:
                 return None
+            own.add(node)
             edges = node.next_functions
-            head[node] = [places.get(edge) for edge in edges]
-            stack.extend(child for (child, _), place in zip(edges, head[node], strict=True) if place is None)
-        seen.update(head)
+            inputs = [places.get(edge) for edge in edges]
+            if inputs.count(None) < len(inputs):
+                head.entries.append((node, inputs))
+            stack.extend([child for (child, _), place in zip(edges, inputs, strict=True) if place is None])
+            leaf = getattr(node, "variable", None)
+            if leaf is not None:
+                head.leaves.append(leaf)
+        seen |= own
         heads.append(head)
     return heads

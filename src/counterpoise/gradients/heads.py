@@ -15,20 +15,22 @@ from .types import GradientList, TaskRoot
 
 
 def pass_through_heads(
-    roots: Sequence[TaskRoot], heads: Sequence[Head], features: Sequence[Tensor], leaves: Sequence[Tensor], keep: bool
+    roots: Sequence[TaskRoot], heads: Sequence[Head], features: Sequence[Tensor], keep: bool
 ) -> list[GradientList]:
-    """Return for each task the gradients of the features and of the leaves. The heads have no node in common."""
+    """Return for each task the gradients of the features, and of the leaves of all heads, which are its own or None."""
     outputs, vectors = [root.loss for root in roots], [root.grad for root in roots]
+    inputs = [*features, *(leaf for head in heads for leaf in head.leaves)]
     collected = _FeatureGradients(heads, len(features))
     try:
-        grads = torch.autograd.grad(outputs, [*features, *leaves], vectors, retain_graph=keep, allow_unused=True)
+        grads = torch.autograd.grad(outputs, inputs, vectors, retain_graph=keep, allow_unused=True)
     finally:
         collected.close()
-    owners = {id(getattr(node, "variable", None)): task for task, head in enumerate(heads) for node in head}
-    own = [(owners.get(id(leaf)), grad) for leaf, grad in zip(leaves, grads[len(features) :], strict=True)]
-    return [
-        [*row, *(grad if owner == task else None for owner, grad in own)] for task, row in enumerate(collected.rows)
-    ]
+    start = len(features)
+    for row, head in zip(collected.rows, heads, strict=True):
+        end = start + len(head.leaves)
+        row += [*[None] * (start - len(features)), *grads[start:end], *[None] * (len(grads) - end)]
+        start = end
+    return collected.rows
 
 
 class _FeatureGradients:
@@ -40,8 +42,7 @@ class _FeatureGradients:
         self._hooks = [
             node.register_hook(partial(self._take, row, places))
             for row, head in zip(self.rows, heads, strict=True)
-            for node, places in head.items()
-            if any(place is not None for place in places)
+            for node, places in head.entries
         ]
 
     def _take(

@@ -154,7 +154,7 @@ class BackwardPasses:
 
     def _at_features(self, roots: Sequence[TaskRoot], features: Sequence[Tensor], keep: bool) -> TaskGradients:
         self._check_bypass(roots, features)
-        return feature_gradients(roots, features, other_leaves([root.loss for root in roots], features), keep)
+        return feature_gradients(roots, features, keep)
 
     def _check_bypass(self, roots: Sequence[TaskRoot], features: Sequence[Tensor]) -> None:
         unchecked = [root.loss for root in roots if root.slot not in self.without_bypass]
@@ -248,9 +248,8 @@ def _on_parameters(
     gram: bool = False,
 ) -> TaskGradients:
     outputs = [root.loss for root in roots]
-    head_leaves = _leaves_of_heads(outputs, place)
-    if head_leaves is not None:
-        grads = feature_gradients(roots, place.features, head_leaves, keep)
+    if _leaves_of_heads(outputs, place) is not None:
+        grads = feature_gradients(roots, place.features, keep)
         return propagate_to_parameters(grads, place.features, place.targets, batched, keep)
     leaves = other_leaves(outputs, place.targets) if batched or heads else []
     if batched:

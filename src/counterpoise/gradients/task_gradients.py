@@ -71,23 +71,22 @@ def batched_gradients(
     return _split(roots, _unstack(grads, len(roots)), targets, leaves)._replace(stacks=[*grads[: len(targets)]])
 
 
-def feature_gradients(
-    roots: Sequence[TaskRoot], features: Sequence[Tensor], leaves: Sequence[Tensor], keep: bool
-) -> TaskGradients:
-    """Compute the gradients of each loss with respect to the features and to `leaves` (the heads)."""
+def feature_gradients(roots: Sequence[TaskRoot], features: Sequence[Tensor], keep: bool) -> TaskGradients:
+    """Compute the gradients of each loss with respect to the features and to the leaves after them (the heads)."""
+    outputs = [root.loss for root in roots]
     # Hooks on the features expect the gradient of one task at a time.
     hooked = any(z._backward_hooks or z.retains_grad for z in features)
-    heads = None if hooked else separate_heads([root.loss for root in roots], features)
+    heads = None if hooked else separate_heads(outputs, features)
     if heads is not None:
-        rows = pass_through_heads(roots, heads, features, leaves, keep)
+        leaves = [leaf for head in heads for leaf in head.leaves]
+        rows = pass_through_heads(roots, heads, features, keep)
     else:
+        leaves = other_leaves(outputs, features)
+        inputs = [*features, *leaves]
         rows = []
-        for count, root in enumerate(roots):
+        for count, (_, loss, grad) in enumerate(roots):
             retain = keep or count < len(roots) - 1
-            inputs = [*features, *leaves]
-            rows.append(
-                [*torch.autograd.grad([root.loss], inputs, [root.grad], retain_graph=retain, allow_unused=True)]
-            )
+            rows.append([*torch.autograd.grad([loss], inputs, [grad], retain_graph=retain, allow_unused=True)])
     return _split(roots, _make_writable(rows, [root.grad for root in roots]), features, leaves)
 
 
