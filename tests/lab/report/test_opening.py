@@ -54,6 +54,7 @@ def test_search_tables_curves_and_downloads_work_by_keyboard(index: Path, open_p
     assert set(rows.locator("th").all_inner_texts()) == {"Nash-MTL"}
     assert rows.count() == 2
     assert page.inner_text("#found").startswith("Found: 2 comparisons of methods, ")
+    assert page.locator("#found a").first.get_attribute("href") == "#table-tables"
     page.keyboard.press("ControlOrMeta+a")
     page.keyboard.type("no such method")
     assert page.inner_text("#found") == "Nothing found."

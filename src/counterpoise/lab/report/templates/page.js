@@ -99,14 +99,23 @@
     }
     tell(words.length);
   }
-  // Says what a search has found.
+  // Says what a search has found, with links to the first of each kind.
   const status = document.getElementById("found");
-  const searched = ["#leaderboard > .more tbody tr", ".claims tbody tr", ".study[id]"];
+  const searched = {
+    "comparisons of methods": "#leaderboard > .more tbody tr", claims: ".claims tbody tr", studies: ".study[id]",
+  };
   function tell(searching) {
     status.hidden = !searching;
-    const counts = searched.map((selector) => document.querySelectorAll(`${selector}:not([hidden])`).length);
-    status.textContent = counts.some(Boolean)
-      ? `Found: ${counts[0]} comparisons of methods, ${counts[1]} claims, ${counts[2]} studies.` : "Nothing found.";
+    const parts = Object.entries(searched).map(([kind, selector]) => {
+      const found = document.querySelectorAll(`${selector}:not([hidden])`);
+      const part = document.createElement(found.length ? "a" : "span");
+      if (found.length) part.href = `#${found[0].closest("[id]").id}`;
+      part.textContent = `${found.length} ${kind}`;
+      return part;
+    });
+    const [comparisons, claims, studies] = parts;
+    if (parts.some((part) => part.href)) status.replaceChildren("Found: ", comparisons, ", ", claims, ", ", studies, ".");
+    else status.textContent = "Nothing found.";
   }
   search.addEventListener("input", filter);
   for (const button of filters) {
