@@ -99,25 +99,25 @@ class Problem:
         return step
 
 
-def rows(device: str) -> list[dict[str, Any]]:
+def rows(pooled: bool, device: str) -> list[dict[str, Any]]:
+    """Return the rows of one kind of tasks."""
     found = []
-    for pooled in (True, False):
-        problem = Problem(pooled, device)
-        cases = {"plain step": problem.make_step(None), "plain step, again": problem.make_step(None)}
-        cases |= {name: problem.make_step(build()) for name, build in BALANCERS.items()}
-        times = compare(cases, rounds=9, seconds=0.0, warm_up=3, wait=device == "cuda")
-        for name, (seconds, ratio) in times.items():
-            row: dict[str, Any] = {"tasks": "pooled" if pooled else "tokens", "case": name}
-            row |= {"ms": 1e3 * seconds, "ratio": ratio}
-            row["parameters"] = sum(parameter.numel() for parameter in problem.net.parameters())
-            if device == "cuda":
-                torch.cuda.empty_cache()
-                torch.cuda.reset_peak_memory_stats()
-                row["kernels"], busy = device_work(cases[name])
-                row["device ms"] = 1e3 * busy
-                row["peak MB"] = round(torch.cuda.max_memory_allocated() / 2**20)
-            print(row, flush=True)
-            found.append(row)
+    problem = Problem(pooled, device)
+    cases = {"plain step": problem.make_step(None), "plain step, again": problem.make_step(None)}
+    cases |= {name: problem.make_step(build()) for name, build in BALANCERS.items()}
+    times = compare(cases, rounds=9, seconds=0.0, warm_up=3, wait=device == "cuda")
+    for name, (seconds, ratio) in times.items():
+        row: dict[str, Any] = {"tasks": "pooled" if pooled else "tokens", "case": name}
+        row |= {"ms": 1e3 * seconds, "ratio": ratio}
+        row["parameters"] = sum(parameter.numel() for parameter in problem.net.parameters())
+        if device == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            row["kernels"], busy = device_work(cases[name])
+            row["device ms"] = 1e3 * busy
+            row["peak MB"] = round(torch.cuda.max_memory_allocated() / 2**20)
+        print(row, flush=True)
+        found.append(row)
     return found
 
 
@@ -129,7 +129,10 @@ def main() -> None:
     if options.device == "cuda" and not torch.cuda.is_available():
         print("transformer.py: skipped, because there is no CUDA device")
         return
-    save(f"transformer_{options.device}", rows(options.device), options.out)
+    found: list[dict[str, Any]] = []
+    for pooled in (True, False):
+        found += rows(pooled, options.device)
+        save(f"transformer_{options.device}", found, options.out)
 
 
 if __name__ == "__main__":
