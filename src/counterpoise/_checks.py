@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .balancer import Balancer, StepRecord
 
 FIRST_STEPS = 8  # every one of these steps is checked on the CPU
-GAPS = (16, 32)  # later gaps between two checks are random, so that they do not coincide with a period of the data
-GAPS_ON_DEVICE = (24, 40)
+GAPS = range(16, 33)  # later gaps between two checks are random, so that they do not coincide with a period of the data
+GAPS_ON_DEVICE = range(24, 41)
 DOMINANT_SHARE = 0.999  # share of all weights above which one task dominates
 COLLAPSE_STEPS = 100  # steps for which one task must dominate
 COLLAPSE_FALL = 0.01  # how far its loss must fall, absolutely and relative to the fall of every other loss
@@ -102,8 +102,7 @@ class StepChecks:
     def look(self, balancer: "Balancer", losses: Values, weights: Values) -> None:
         """Check the losses and weights of step number `steps`, both (…, T) and detached, and plan the next check."""
         on_cpu = isinstance(losses, list) or losses.is_cpu
-        least, most = GAPS if on_cpu else GAPS_ON_DEVICE
-        gap = least + int((most - least + 1) * self._random.random())
+        gap = self._random.choice(GAPS if on_cpu else GAPS_ON_DEVICE)
         self.next_look = self.steps + (1 if on_cpu and self.steps < FIRST_STEPS else gap)
         self._watch_optimisers(balancer)
         last = balancer._last
