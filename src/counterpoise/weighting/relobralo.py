@@ -158,7 +158,7 @@ class ReLoBRaLo(Weighting):
         present, current = torch.isfinite(losses), clamp_to_dtype(losses, self.first.dtype)
         self.first.copy_(torch.where(present & torch.isnan(self.first), current, self.first))
         self.previous.copy_(torch.where(present, current, self.previous))
-        self.counter += 1
+        self.counter.add_(1)
 
     @torch.no_grad()
     def reset(self) -> None:

@@ -113,7 +113,7 @@ class RLW(Weighting):
     def weigh(self, losses: Tensor, learning: bool) -> Step:
         draws = normal(self.seed, self.counter, len(self.tasks))
         if learning:
-            self.counter += 1
+            self.counter.add_(1)
         return weighted_sum(masked_softmax(draws, torch.isfinite(losses)), losses)
 
     @torch.no_grad()
