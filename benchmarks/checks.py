@@ -1,6 +1,6 @@
 """Measure what the checks behind `BalanceWarning` cost in a step on a bare loss vector.
 
-    python benchmarks/checks.py [--out FOLDER]
+    python benchmarks/checks.py [--out FOLDER] [--busy]
 
 The same balancer with and without its checks, forward and backward, on the CPU with one thread and on CUDA where there
 is a device. A ratio of 1.01 means that the checks take 1 % of the step.
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from loss_space import make_step, random_losses
-from timing import FOLDER, compare, save
+from timing import FOLDER, compare, measure_cpu_time, save
 
 import counterpoise as cp
 
@@ -38,8 +38,11 @@ def rows(device: str) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=FOLDER)
+    parser.add_argument("--busy", action="store_true", help="measure the CPU time of one thread, not the wall time")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.busy:
+        measure_cpu_time()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     save(f"checks_{device}", rows(device), options.out)
 
