@@ -160,7 +160,7 @@ def test_gradient_space_in_lbfgs_warns_and_a_constant_value_is_refused() -> None
     def evaluate(balancer: cp.Balancer) -> None:
         x, losses = problem()
         optimizer = torch.optim.LBFGS([x], max_iter=2)
-        optimizer.step(lambda: balancer.backward(losses(), shared=[x]))  # type: ignore[arg-type, return-value]
+        optimizer.step(lambda: balancer.backward(losses(), shared=[x]))
 
     for balancer in (cp.PCGrad(2), cp.PCGrad(2, weighting=cp.BPGS(2))):
         with pytest.warns(cp.BalanceWarning, match=r"PCGrad changes its weights .* objectives: train with") as found:

@@ -73,7 +73,7 @@ def test_importance_max_ratio_fixed_and_frozen(name: str) -> None:
     assert limited.max() <= 7 * (1 + 1e-5) * limited.min()
     assert weights.max() > 7 * weights.min()
     l2 = {"l2": net.shared.weight.square().sum()}
-    residuals = {"residuals": net.residuals()} if name == "ntk" else {}
+    residuals: dict[str, Any] = {"residuals": net.residuals()} if name == "ntk" else {}
     net.zero_grad()
     parameters = net.shared.parameters()
     SCALE[name](TASKS, fixed={"l2": 0.5}).backward(net.losses() | l2, shared=parameters, **residuals)
