@@ -3,7 +3,7 @@
 import base64
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,7 @@ def study_section(
         count,
         facts,
         f"{folder}/" if folder else "",
-        _study_tables(report, study),
+        _study_tables(report, study, f"{folder}/" if folder else ""),
         [agreement] if agreement else [],
         [html_figure(name, spec) for name, spec in figures.items()],
         list(_prediction_strips(study, cells, collected)),
@@ -161,12 +161,13 @@ def section_anchor(study: Study, folder: str) -> str:
     return f"{study.name}-{folder}" if folder else study.name
 
 
-def _study_tables(report: Report, study: Study) -> list[HtmlTable]:
+def _study_tables(report: Report, study: Study, folder: str) -> list[HtmlTable]:
     frame, found = report.frames[study.name], list[HtmlTable]()
+    data = f"{folder}tables/{study.name}-ranks.csv"
     if study.layout == "ranks" and (rankings := ranks.rankings(study, frame)):
-        return [_ranking_table(ranking) for ranking in rankings]
+        return [replace(_ranking_table(ranking), data=data) for ranking in rankings]
     if study.layout == "comparison":
-        found += [printed_table(table) for table in comparison.printed_tables(study, frame)]
+        found += [replace(printed_table(table), data=data) for table in comparison.printed_tables(study, frame)]
     for seeds in report.seed_sets[study.name]:
         for grid in tables.table_grids(study, report.entries(study, seeds)):
             ours, theirs = tables.mark_best(grid), tables.mark_best(grid, paper=True)
