@@ -127,8 +127,8 @@ def add_leaderboard(story: Story, leaderboard: LeaderboardSection, folder: Path)
     story.heading("Which method?", "leaderboard")
     story.text(
         "Each method is compared with the plain sum on the same problems and seeds, with a paired bootstrap over "
-        "seeds. Intervals over three seeds are too narrow, and a single seed has none. The hand-tuned sum has the "
-        "fixed weights that undo all loss factors, or the best of several."
+        "seeds. Intervals over three seeds are too narrow, and a single seed has none. Where it was run, the "
+        "hand-tuned sum has the fixed weights that undo all loss factors, or the best of several."
     )
     for name, spec in leaderboard.figures.items():
         file = folder / "figures" / f"{name}.pdf"
