@@ -3,7 +3,7 @@
     python results/update.py
     python results/update.py merge ARCHIVE…
 
-The second form first adds the runs of archives of physics-informed networks and molecules to those of this folder. Both
+The second form first adds the runs of archives of physics-informed networks, NYUv2 and molecules to this folder. Both
 forms then write the pages of the documentation that show recorded runs. A test compares the files with what this script
 would write. Everything else, figures included, is written by `counterpoise report results -o page`.
 """
@@ -21,15 +21,16 @@ from counterpoise.lab.engine.archive import SUFFIX, DamagedLine, archive_line, r
 from counterpoise.lab.engine.config import parse_run
 from counterpoise.lab.report import Report, collect_runs, machine_table
 from counterpoise.lab.report.variants import report_variants, seeds_to_report
-from counterpoise.lab.studies import PINN_STUDIES
+from counterpoise.lab.studies import PINN_STUDIES, STUDIES
 from counterpoise.lab.studies.pinn import SEARCH_SEEDS
 
 RESULTS = Path(__file__).parent
-PHYSICS, SEARCH, MOLECULES = "physics", "physics/search", "molecules"
+NYUV2, PHYSICS, SEARCH, MOLECULES = "nyuv2", "physics", "physics/search", "molecules"
 FOLDERS = (
-    *("synthetic", "synthetic/forty", "beyond", "tabular", "tabular/seventeen", "nyuv2"),
-    *(PHYSICS, SEARCH, MOLECULES),
+    *("synthetic", "synthetic/forty", "beyond", "tabular", "tabular/seventeen"),
+    *(NYUV2, PHYSICS, SEARCH, MOLECULES),
 )  # fmt: skip
+FOLDER_OF = {"qm9": MOLECULES} | {name: NYUV2 for name in STUDIES if name.startswith("nyuv2")}
 LEDGER_ONLY = ("synthetic/forty",)
 """Folders that hold runs at further seeds: only their claims at all of these seeds are recorded."""
 TABLES_ONLY = (SEARCH,)
@@ -93,9 +94,9 @@ def folder_of(run: Run) -> str:
     """
     if run.study in {study.name for study in PINN_STUDIES}:
         return SEARCH if run.seed in SEARCH_SEEDS else PHYSICS
-    if run.study == "qm9":
-        return MOLECULES
-    raise ValueError(f"expected runs of physics-informed networks or of QM9, got one of {run.study!r}")
+    if run.study in FOLDER_OF:
+        return FOLDER_OF[run.study]
+    raise ValueError(f"expected runs of physics-informed networks, NYUv2 or QM9, got one of {run.study!r}")
 
 
 def read_lines(archive: Path) -> Iterator[tuple[Run, str]]:

@@ -283,8 +283,11 @@ def test_every_method_of_the_main_study_trains() -> None:
         "famo",
         "cagrad",
         "pcgrad",
+        "first-loss",
+        "grad-normalise",
     }
-    for method in (NASH_AUTHORS, recipe("uw-o"), recipe("cagrad"), recipe("uw-so")):
+    from_gradients = (recipe("grad-normalise"), recipe("bpgs", statistic="gradient"))
+    for method in (NASH_AUTHORS, recipe("uw-o"), recipe("cagrad"), recipe("uw-so"), *from_gradients):
         trainer = train(run(method, schedule=replace(SCHEDULE, epochs=1)))
         assert all(math.isfinite(x) for x in (*trainer.rows[0]["loss"], *trainer.rows[0]["weight"]))
 

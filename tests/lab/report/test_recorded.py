@@ -100,8 +100,18 @@ def test_nothing_is_merged_from_damaged_archives_or_other_studies(tmp_path: Path
     with pytest.raises(ValueError, match="line 1 is damaged"):
         update.merge([archive], tmp_path / "results")
     assert not (tmp_path / "results").exists()
-    with pytest.raises(ValueError, match="got one of 'nyuv2-overhead'"):
-        update.merge([RESULTS / "nyuv2" / f"nyuv2-overhead{SUFFIX}"], tmp_path / "results")
+    store = Store(tmp_path / "runs")
+    run = next(iter(STUDIES["rescaling"].grid(seeds=[42]))).run
+    store.finish(run, *fake_run(run, ("a", "b")))
+    pack(store.root, archive)
+    with pytest.raises(ValueError, match="got one of 'rescaling'"):
+        update.merge([archive], tmp_path / "results")
+
+
+def test_merging_recorded_runs_changes_nothing(tmp_path: Path, update: ModuleType) -> None:
+    archive = RESULTS / "nyuv2" / f"nyuv2-overhead{SUFFIX}"
+    update.merge([archive], tmp_path)
+    assert read_all(tmp_path / "nyuv2" / archive.name) == read_all(archive)
 
 
 def test_readme_states_the_busy_time_of_the_machine_table() -> None:
