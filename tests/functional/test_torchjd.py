@@ -127,13 +127,13 @@ def test_aligned_mtl() -> None:
 def test_fairgrad(alpha: float) -> None:
     weighting = torchjd.FairGradWeighting(alpha=alpha)
     agreed = 0
-    for _, gram in MATRICES:
+    for _, gram in MATRICES[::4]:  # all values of T; torchjd takes most of the time
 
         def off(w: Tensor, gram: Tensor = gram) -> Tensor:
             return ((gram @ w) * w ** (1 / alpha) - 1).abs().amax()
 
         agreed += compare("fairgrad", f.fairgrad_weights(gram, alpha=alpha), weighting(gram), off)
-    assert agreed >= 20
+    assert agreed >= 5
 
 
 def test_nash() -> None:
