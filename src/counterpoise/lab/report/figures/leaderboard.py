@@ -23,6 +23,7 @@ COLUMNS = 3
 LEAST_TIMES = 6
 """With fewer measured times, cost is the number of backward passes."""
 TICKS = ("1", "1, some per loss", "1 per loss")
+FACTORS = tuple(digit * 10.0**power for power in range(-4, 5) for digit in (1, 3))
 FLOOR = -20.0
 """Changes below this, in %, are drawn at the edge."""
 
@@ -80,9 +81,16 @@ def _panel(standings: WorldStandings, methods: Sequence[str]) -> Panel:
     return Panel(
         marks,
         f"{world.title} ({count} seed{'s' if count > 1 else ''})",
-        Axis(axis_label(world), log=world.unit == "factor"),
+        _factor_axis(world, marks) if world.unit == "factor" else Axis(axis_label(world)),
         Axis(ticks=ticks, limits=(len(methods) - 0.4, -0.6)),
     )
+
+
+def _factor_axis(world: World, marks: Sequence[Mark]) -> Axis:
+    """Return a logarithmic axis with a few numbers: by default, plotly labels the digits between them, too."""
+    values = [1.0, *(value for mark in marks if isinstance(mark, Points) for value in mark.x)]
+    ticks = [(factor, f"{factor:g}") for factor in FACTORS if min(values) / 2 < factor < 2 * max(values)]
+    return Axis(axis_label(world), log=True, ticks=ticks)
 
 
 def _points(world: World, label: str, style: MarkStyle, rows: Sequence[tuple[int, Standing, Estimate]]) -> Points:
