@@ -352,3 +352,37 @@ def test_about_one_step_in_24_is_checked(monkeypatch: pytest.MonkeyPatch) -> Non
         balancer(losses)
     assert looks[:8] == list(range(1, 9))
     assert 80 < len(looks) < 130
+
+
+class FakeEvent:
+    """Stands for a CUDA event."""
+
+    arrived = True
+
+    def record(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return self.arrived
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_copies_from_a_device_are_checked_once_they_have_arrived(
+    arrived: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Events and pinned memory are replaced: they need a CUDA device."""
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(FakeEvent, "arrived", arrived)
+    monkeypatch.setattr(torch, "empty", lambda shape, *, dtype, pin_memory: torch.zeros(shape, dtype=dtype))
+    balancer, checks = cp.UWO(["easy", "hard"]), StepChecks()
+    balancer([torch.ones(()), torch.ones(())])
+
+    def look() -> None:
+        for step in range(0, 640, 32):
+            losses = torch.tensor([0.95**step, 1.0])
+            checks.steps = step
+            checks._look_asynchronously(balancer, losses, 1 / losses)
+
+    messages = caught(look)
+    assert len(messages) == arrived
+    assert all("'easy'" in message for message in messages)

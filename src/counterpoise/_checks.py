@@ -107,10 +107,12 @@ class StepChecks:
         self._watch_optimisers(balancer)
         last = balancer._last
         if isinstance(losses, Tensor):
+            if not (on_cpu or _can_copy(losses)):
+                return
             losses = _add_other_ranks(_mark_broken(losses, last.counts), last)
         if on_cpu:
             self._evaluate(balancer, self.steps, last.given, last.counts is not None, losses, weights)
-        elif isinstance(losses, Tensor) and isinstance(weights, Tensor) and _can_copy(losses):
+        elif isinstance(losses, Tensor) and isinstance(weights, Tensor):
             self._look_asynchronously(balancer, losses, weights)
 
     def _look_asynchronously(self, balancer: "Balancer", losses: Tensor, weights: Tensor) -> None:
