@@ -8,6 +8,8 @@ from typing import Any
 
 from timing import FOLDER
 
+from counterpoise.lab.report.markdown import markdown_table
+
 MODES = ("loop", "batched", "batched through features", "features")
 GRAPHS = "With rules and solvers as CUDA graphs, whose kernels are counted one by one:\n\n"
 PAGE = Path(__file__).parent / "README.md"
@@ -221,26 +223,28 @@ def transformer(name: str) -> str:
 def physics() -> str:
     """Return the table of stacks of physics-informed networks: time per step, and minutes for 50,000 steps."""
     content = load("pinn_stack_cuda")
-    lines = ["| study | runs in the stack | ms per step | 50,000 steps, min | GiB |", "| --- |" + " ---: |" * 4]
     minutes = [(50 * row["ms per step"] + row["first calls s"]) / 60 for row in content["rows"]]
-    for row, each in zip(content["rows"], minutes, strict=True):
-        cells = [f"`{row['study']}`", f"{row['runs']}", f"{row['ms per step']:.2f}", f"{each:.1f}", f"{row['GiB']:.1f}"]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", f"All stacks: {sum(minutes):.1f} minutes.", origin(content["machine"])])
+    rows = [
+        [f"`{row['study']}`", f"{row['runs']}", f"{row['ms per step']:.2f}", f"{each:.1f}", f"{row['GiB']:.1f}"]
+        for row, each in zip(content["rows"], minutes, strict=True)
+    ]
+    heads = ["study", "runs in the stack", "ms per step", "50,000 steps, min", "GiB"]
+    total = f"All stacks: {sum(minutes):.1f} minutes."
+    return f"{markdown_table(heads, rows, right=range(1, 5))}\n\n{total}\n{origin(content['machine'])}"
 
 
 def molecules() -> str:
     """Return the table of stacks of networks for QM9, relative to the loop of torch-geometric with its loader."""
     content = load("qm9_stack_cuda")
     anchor = next((row["s per epoch"] for row in content["rows"] if row["case"].endswith("with its loader")), None)
-    heads = ("case", "runs", "ms per step", "s per epoch", "per run, relative to torch-geometric", "kernels", "GiB")
-    lines = ["| " + " | ".join(heads) + " |", "| --- |" + " ---: |" * (len(heads) - 1)]
+    rows = []
     for row in content["rows"]:
         faster = f"{anchor / (row['s per epoch'] / row['runs']):.1f} × as fast" if anchor else "–"
-        times = f"{row['ms per step']:.2f} | {row['s per epoch']:.2f}"
         memory = f"{row['GiB']:.1f}" if "GiB" in row else "–"
-        lines.append(f"| {row['case']} | {row['runs']} | {times} | {faster} | {row['kernels']} | {memory} |")
-    return "\n".join([*lines, "", origin(content["machine"])])
+        times = [f"{row['ms per step']:.2f}", f"{row['s per epoch']:.2f}", faster]
+        rows.append([row["case"], f"{row['runs']}", *times, f"{row['kernels']}", memory])
+    heads = ["case", "runs", "ms per step", "s per epoch", "per run, relative to torch-geometric", "kernels", "GiB"]
+    return f"{markdown_table(heads, rows, right=range(1, 7))}\n\n{origin(content['machine'])}"
 
 
 def forms_on_device(name: str) -> str:

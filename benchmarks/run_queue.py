@@ -128,7 +128,7 @@ class RunQueue:
     probe: Callable[[Run], None] | None = None
     started: float = field(default_factory=time.monotonic)
     together: int = 1
-    start_seconds: float | None = None
+    start_seconds: float = START_SECONDS
     bring_checkpoints: bool = True
 
     def __post_init__(self) -> None:
@@ -180,8 +180,7 @@ class RunQueue:
     def _start_stacks(self, active: list[Training]) -> None:
         """Start as many stacks as are trained in turn, while there is time."""
         busy = {run for training in active for run in training.stack.runs}
-        least = START_SECONDS if self.start_seconds is None else self.start_seconds
-        while len(active) < self.together and not self.interrupted and self.remaining > least:
+        while len(active) < self.together and not self.interrupted and self.remaining > self.start_seconds:
             stack = next((stack for stack in self.unfinished() if busy.isdisjoint(stack.runs)), None)
             if stack is None:
                 return
