@@ -1,8 +1,8 @@
 """Solvers on CUDA as one graph each.
 
 A solver launches hundreds of small kernels, which takes longer than they run. After a few calls with the same shapes,
-it is captured as a CUDA graph: a call then copies its inputs, replays the graph and copies the result. Experimental:
-COUNTERPOISE_CUDA_GRAPHS=1 enables it.
+it is captured as a CUDA graph: a call then copies its inputs, replays the graph and copies the result.
+COUNTERPOISE_CUDA_GRAPHS=0 disables it.
 """
 
 import functools
@@ -18,7 +18,7 @@ from torch import Tensor
 P = ParamSpec("P")
 R = TypeVar("R")
 
-ENABLED = os.environ.get("COUNTERPOISE_CUDA_GRAPHS") == "1"
+ENABLED = os.environ.get("COUNTERPOISE_CUDA_GRAPHS") != "0"
 MAX_TASKS = 16  # larger matrices take longer than the launches
 EAGER_CALLS = 3  # with the same shapes, before the capture
 MAX_RECORDINGS = 32  # per solver
@@ -37,7 +37,8 @@ class Recording:
         options = {name: _copy(value) for name, value in options.items()}
         self.inputs = _tensors(arguments, options)
         call = functools.partial(solver, *arguments, **options)
-        self.graph, self.result = capture(call, warm_up=call)
+        side, _ = _stream_with_workspace(torch.cuda.current_stream(), threading.get_ident())
+        self.graph, self.result = capture(call, side)
 
     def __call__(self, inputs: Sequence[Tensor]) -> Tensor:
         for static, given in zip(self.inputs, inputs, strict=True):
@@ -46,22 +47,20 @@ class Recording:
         return self.result.clone()
 
 
-def capture(call: Callable[[], R], warm_up: Callable[[], object] | None = None) -> tuple[torch.cuda.CUDAGraph, R]:
-    """Capture a call on a stream of its own.
+def capture(call: Callable[[], R], side: torch.cuda.Stream | None = None) -> tuple[torch.cuda.CUDAGraph, R]:
+    """Capture a call.
 
     Args:
         call: What to capture. It is recorded and does not run.
-        warm_up: Runs before on the same stream, to allocate its workspaces outside the graph. Default: `None`.
+        side (Stream, optional): The stream to capture on. Default: `None`, another one for each capture.
 
     Returns:
         tuple: The graph, and the result of the call, which each replay overwrites.
     """
     graph = torch.cuda.CUDAGraph()
-    current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    current, side = torch.cuda.current_stream(), side or torch.cuda.Stream()
     side.wait_stream(current)
     with torch.cuda.stream(side):
-        if warm_up is not None:
-            warm_up()
         torch.cuda.synchronize()
         graph.capture_begin(capture_error_mode="thread_local")
         try:
@@ -70,6 +69,20 @@ def capture(call: Callable[[], R], warm_up: Callable[[], object] | None = None) 
             graph.capture_end()
     current.wait_stream(side)
     return graph, result
+
+
+@functools.cache
+def _stream_with_workspace(current: torch.cuda.Stream, thread: int) -> tuple[torch.cuda.Stream, torch.cuda.CUDAGraph]:
+    """Return the stream on which the solvers of a stream are captured, and a graph that owns its workspace of cuBLAS.
+
+    A workspace takes 32 MB on an H200. All solvers of a stream share it, since their graphs are replayed one after
+    another. The graph is never freed: if the workspaces of PyTorch are cleared, nothing else is allocated there.
+    """
+    side = torch.cuda.Stream(priority=-1)
+    matrix = torch.ones(2, 2, device=current.device)
+    multiply = functools.partial(torch.matmul, matrix, matrix)
+    multiply()  # creates the handle of cuBLAS
+    return side, capture(multiply, side)[0]
 
 
 class Replayed:
@@ -132,11 +145,13 @@ def is_captured(tensor: Tensor) -> bool:
 
 def _can_replay(arguments: Sequence[Any], options: dict[str, Any]) -> bool:
     """Return whether all tensors are on the current CUDA device, and nothing traces or captures the call."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_compiling():
         return False
     inputs = _tensors(arguments, options)
     return (
-        all(type(value) is Tensor and value.is_cuda for value in inputs)
+        inputs[0].is_cuda
+        and not torch._C._are_functorch_transforms_active()
+        and all(type(value) is Tensor and value.is_cuda for value in inputs)
         and inputs[0].shape[-1] <= MAX_TASKS
         and can_capture(inputs[0])
     )

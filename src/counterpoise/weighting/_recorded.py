@@ -4,7 +4,7 @@ The rule of a method launches dozens of small kernels, which takes longer than t
 captured as a CUDA graph, which reads the losses and updates the state in place. A step then copies the losses, replays
 the graph and copies its results. Allocations repeat in a training loop: at an address that the losses have often, the
 rule is captured again, to read them there. Such a step copies nothing, unless the results of the last replay are still
-in use. Experimental: COUNTERPOISE_CUDA_GRAPHS=1 enables it.
+in use. COUNTERPOISE_CUDA_GRAPHS=0 disables it.
 """
 
 import sys
