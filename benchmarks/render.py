@@ -11,7 +11,6 @@ from timing import FOLDER
 from counterpoise.lab.report.markdown import markdown_table
 
 MODES = ("loop", "batched", "batched through features", "features")
-GRAPHS = "With rules and solvers as CUDA graphs, whose kernels are counted one by one:\n\n"
 PAGE = Path(__file__).parent / "README.md"
 
 
@@ -78,8 +77,8 @@ def steps() -> str:
     return "\n".join([*lines, "", origin(content["machine"])])
 
 
-def device_steps(name: str) -> str:
-    content = load(name)
+def device_steps() -> str:
+    content = load("gradient_space_cuda")
     lines = [
         "| precision | case | ms per step | relative to a plain step | kernels | device busy, ms | peak MB |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
@@ -273,7 +272,7 @@ def main() -> None:
         "segnet": segnet(),
         "solvers": methods_by_tasks("gradient_space_solvers", solver_cell),
         "steps": steps(),
-        "device steps": device_steps("gradient_space_cuda"),
+        "device steps": device_steps(),
         "peers": methods_by_tasks("gram_solvers_peer", lambda row: f"{row['us']:.0f} µs, {row['faster']:.1f} ×"),
         "gradient scale": gradient_scale(),
         "checks": methods_by_tasks("checks_cpu", lambda row: f"{100 * (row['ratio'] - 1):+.1f} %"),
@@ -281,25 +280,19 @@ def main() -> None:
         "many tasks": many_tasks(),
         "many tasks by method": many_tasks_by_method(),
         "lean or loop": lean_or_loop(),
+        "forms on CUDA": forms_on_device("loss_space_forms_cuda"),
+        "forms on CUDA, no graphs": forms_on_device("loss_space_forms_cuda_no_graphs"),
         "large models": large_models("passes_large_cpu", "passes_memory_cpu"),
+        "large models on CUDA": large_models("passes_vit_cuda", "passes_vit_cuda"),
+        "transformer": transformer("transformer_cuda"),
+        "transformer, no graphs": transformer("transformer_cuda_no_graphs"),
         "dense": dense(),
         "diagnostics": diagnostics(),
         "physics": physics(),
         "report": report(),
     }
-    if (FOLDER / "passes_vit_cuda.json").exists():
-        tables["large models on CUDA"] = large_models("passes_vit_cuda", "passes_vit_cuda")
     if (FOLDER / "qm9_stack_cuda.json").exists():
         tables["molecules"] = molecules()
-    on_device: dict[str, tuple[str, Callable[[str], str]]] = {
-        "forms on CUDA": ("loss_space_forms_cuda", forms_on_device),
-        "transformer": ("transformer_cuda", transformer),
-    }
-    graphs = {f"{title}, graphs": (f"{name}_graphs", table) for title, (name, table) in on_device.items()}
-    graphs["device steps, graphs"] = "gradient_space_cuda_graphs", device_steps
-    for title, (name, table) in (on_device | graphs).items():
-        if (FOLDER / f"{name}.json").exists():
-            tables[title] = (GRAPHS if title in graphs else "") + table(name)
     for title, content in tables.items():
         pattern = re.compile(rf"(<!-- {title} -->\n).*?(<!-- /{title} -->)", re.DOTALL)
         text = pattern.sub(lambda found, content=content: f"{found[1]}{content}\n{found[2]}", text)  # type: ignore[misc]

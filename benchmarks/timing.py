@@ -97,11 +97,11 @@ def machine() -> dict[str, str]:
 def save(name: str, rows: list[dict[str, Any]], folder: Path) -> None:
     """Write the rows of one benchmark and the machine they come from, atomically.
 
-    Results on CUDA with solvers and rules as CUDA graphs are kept beside those without.
+    Results on CUDA without solvers and rules as CUDA graphs are kept beside those with them.
     """
     facts = machine()
-    if _replay.ENABLED and name.endswith("_cuda"):
-        name, facts["setting"] = f"{name}_graphs", "COUNTERPOISE_CUDA_GRAPHS=1"
+    if not _replay.ENABLED and name.endswith("_cuda"):
+        name, facts["setting"] = f"{name}_no_graphs", "COUNTERPOISE_CUDA_GRAPHS=0"
     folder.mkdir(parents=True, exist_ok=True)
     draft = folder / f".{name}.json"
     draft.write_text(json.dumps({"machine": facts, "rows": rows}, indent=1) + "\n")
