@@ -6,24 +6,24 @@ is read in a segment is reduced to inner products and dropped before the next on
 gradients at the entry of the shared graph are combined, and one backward pass takes them to the parameters.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import get_gradient_edge
 
 from .combination import accumulate
 from .graph import graph_nodes, other_leaves
-from .probes import Probe, add_gram, find_layer_probes, find_probes, group_probes, layer_factor
-from .segments import Edge, Segment, SharedGraph, find_shared_graph
-from .task_gradients import check_dense
+from .probes import Probe, add_gram, find_layer_probes, group_probes, layer_factor
+from .reading import grad, read_in_chunks
+from .sections import Section, find_sections
+from .segments import Edge, SharedGraph, find_shared_graph
 from .types import GradientList, TaskGradients, TaskRoot
 
 MIN_ELEMENTS = 1 << 24  # gradients of up to this size are held at once even if the network is smaller
-INTERMEDIATES = 8  # estimated memory of a pass through a segment, in multiples of the gradients at its entries
-MAX_BATCHED_ENTRY = 1 << 20  # gradients of a task with more elements than this occupy a device on their own
+SHARE_OF_MEMORY = 0.28  # of the memory in use on a GPU, which gradients may take in addition
 
 
 class LeanPass(NamedTuple):
@@ -47,13 +47,13 @@ class LeanPass(NamedTuple):
             inner = self.graph.inner_leaves
             if inner:
                 sums = [stack.sum(0) for stack in self.stacks]
-                accumulate(inner, _grad(self.graph.entries, inner, sums, keep=True))
+                accumulate(inner, grad(self.graph.entries, inner, sums, keep=True))
             return self.combine(weights, self.keep)
 
     def combine(self, weights: Tensor, keep: bool) -> GradientList:
         """Return Σ weights_i g_i on the targets."""
         vectors = [_weighted_sum(weights, stack) for stack in self.stacks]
-        return _grad(self.graph.entries, self.targets, vectors, keep)
+        return grad(self.graph.entries, self.targets, vectors, keep)
 
     def _propagate_losses(self, weights: Tensor) -> GradientList:
         """Start the pass at the losses, so that the weights reach all leaves."""
@@ -105,44 +105,52 @@ class LeanPasses:
 
     def _gram(self, graph: SharedGraph, stacks: list[Tensor], targets: Sequence[Tensor]) -> Tensor:
         """Return the inner products of all tasks; `stacks` are their gradients at the entries of the shared graph."""
-        # One half of the limit is for the gradients that are read, the other one for those at entries and exits.
-        count, limit, first = len(stacks[0]), _element_limit(targets) // 2, stacks
-        per_task = max(1, limit // count)
+        first = stacks
         total: Tensor | None = None
-        for segment, probes in _merge_segments(graph, targets, per_task):
-            groups = list(group_probes(probes, per_task))
-            leaving: list[Tensor] = []
-            for group in groups:
-                exits = segment.exits if group is groups[-1] else []
-                places = [*group, *(Probe(edge, 0) for edge in exits)]
-                found = self._read(
-                    segment.entries, places, stacks, limit, overwrite=bool(exits) and stacks is not first
-                )
-                leaving = [
-                    _empty(edge, count).zero_() if stack is None else stack
-                    for edge, stack in zip(exits, found[len(group) :], strict=True)
-                ]
-                for probe, stack in zip(group, found, strict=False):
-                    total = total if stack is None else add_gram(total, stack, layer_factor(probe))
-            stacks = leaving
+        for section in find_sections(graph, targets, len(stacks[0]), _element_limit(targets)):
+            *others, last = group_probes(section.probes, section.room)
+            for group in others:
+                total, _ = self._add_group(total, section, group, stacks)
+            total, stacks = self._add_group(
+                total, section, last, stacks, section.exits, overwrite=stacks is not first and len(stacks) == 1
+            )
         assert total is not None  # a segment contains at least one target
         return total
 
+    def _add_group(
+        self,
+        total: Tensor | None,
+        section: Section,
+        group: Sequence[Probe],
+        stacks: list[Tensor],
+        exits: Sequence[Edge] = (),
+        *,
+        overwrite: bool = False,
+    ) -> tuple[Tensor | None, list[Tensor]]:
+        """Add the inner products of the gradients at a group of probes, and return those at the exits."""
+        probes = [*group, *(Probe(edge, 0) for edge in exits)]
+        found = self._read(section, probes, stacks, overwrite=overwrite and bool(exits)) if probes else []
+        for probe, stack in zip(group, found, strict=False):
+            total = total if stack is None else add_gram(total, stack, layer_factor(probe))
+        leaving = [
+            _empty(edge, len(stacks[0])).zero_() if stack is None else stack
+            for edge, stack in zip(exits, found[len(group) :], strict=True)
+        ]
+        return total, leaving
+
     def _read(
-        self, entries: list[Edge], probes: Sequence[Probe], stacks: list[Tensor], limit: int, *, overwrite: bool
+        self, section: Section, probes: Sequence[Probe], stacks: list[Tensor], *, overwrite: bool
     ) -> GradientList:
         """Return the gradients of all tasks at the probes, from batched passes if the network supports them.
 
         With `overwrite`, those at the last probe may be written over those at the entry.
         """
-        count, largest = len(stacks[0]), max(stack[0].numel() for stack in stacks)
-        chunk = min(count, max(1, limit // (INTERMEDIATES * largest)))
-        if self.batches and chunk > 1 and largest <= MAX_BATCHED_ENTRY:
+        if self.batches and section.chunk > 1:
             try:
-                return _read_in_chunks(entries, probes, stacks, chunk)
+                return read_in_chunks(section.entries, probes, stacks, section.chunk)
             except RuntimeError:  # vmap does not support an operation
                 self.batches = False
-        return _read_in_chunks(entries, probes, stacks, 1, overwrite=overwrite and len(stacks) == 1)
+        return read_in_chunks(section.entries, probes, stacks, 1, overwrite=overwrite)
 
 
 def _start(root: TaskRoot) -> tuple[Edge | None, Tensor]:
@@ -175,7 +183,7 @@ def _enter(
     outer = [(start, vector) for start, vector in starts if start is not None and start not in places]
     try:
         vectors = [vector for _, vector in outer]
-        grads = _grad([start for start, _ in outer], [*graph.entries, *leaves], vectors, keep=True) if outer else []
+        grads = grad([start for start, _ in outer], [*graph.entries, *leaves], vectors, keep=True) if outer else []
     finally:
         for handle in handles:
             handle.remove()
@@ -184,78 +192,9 @@ def _enter(
 
 def _store(argument: int, row: Tensor, sent: Sequence[Tensor | None], received: Sequence[Tensor | None]) -> None:
     """Add the gradient that a node sends through one of its edges to the row of its task."""
-    grad = sent[argument]
-    if grad is not None:
-        row += grad
-
-
-def _merge_segments(graph: SharedGraph, targets: Sequence[Tensor], limit: int) -> Iterator[tuple[Segment, list[Probe]]]:
-    """Merge adjacent segments with up to `limit` elements per task, and find where to read their gradients."""
-    unread = {id(target) for target in targets}
-    merged, collected = graph.segments[0], find_probes(graph.segments[0], graph.uses, unread)
-    for segment in graph.segments[1:]:
-        probes = find_probes(segment, graph.uses, unread)
-        if sum(probe.size for probe in (*collected, *probes)) <= limit:
-            merged, collected = Segment(merged.entries, [], segment.exits), [*collected, *probes]
-        else:
-            yield merged, collected
-            merged, collected = segment, probes
-    yield merged, collected
-
-
-def _read_in_chunks(
-    entries: list[Edge], probes: Sequence[Probe], stacks: list[Tensor], chunk: int, *, overwrite: bool = False
-) -> GradientList:
-    count = len(stacks[0])
-    edges = [probe.edge for probe in probes]
-    result: GradientList = [None] * len(probes)
-    for start in range(0, count, chunk):
-        vectors = [stack[start : start + chunk] for stack in stacks]
-        if chunk > 1:
-            found = _batched_grad(entries, edges, vectors)
-        else:
-            single = _grad(entries, edges, [vector[0] for vector in vectors], keep=True)
-            found = [None if grad is None else grad[None] for grad in single]
-        for k, (probe, grads) in enumerate(zip(probes, found, strict=True)):
-            buffer = result[k]
-            if grads is None:
-                if buffer is not None:
-                    buffer[start : start + chunk] = 0
-                continue
-            part = grads if probe.piece is None else grads.flatten(1)[:, probe.piece]
-            if chunk == count and probe.piece is None:
-                result[k] = part
-                continue
-            if buffer is None:
-                reused = overwrite and start == 0 and probe is probes[-1] and part.shape[1:] == stacks[0].shape[1:]
-                buffer = result[k] = stacks[0] if reused else part.new_zeros(count, *part.shape[1:])
-            buffer[start : start + chunk] = part
-    return result
-
-
-def _grad(
-    outputs: Sequence[Edge], inputs: Sequence[Edge | Tensor], vectors: Sequence[Tensor], keep: bool
-) -> GradientList:
-    """Return the vector-Jacobian products; None for an input that is not reached."""
-    places: list[Any] = [place if isinstance(place, Tensor) else GradientEdge(*place) for place in inputs]
-    starts = [GradientEdge(*edge) for edge in outputs]
-    grads = torch.autograd.grad(starts, places, vectors, retain_graph=keep, allow_unused=True)
-    for grad in grads:
-        check_dense(grad)
-    return [*grads]
-
-
-def _batched_grad(outputs: Sequence[Edge], inputs: Sequence[Edge], vectors: Sequence[Tensor]) -> GradientList:
-    """Return the products for a batch of vectors (n, *shape), stacked for each input."""
-    reached: list[bool] = []
-
-    def vjp(*vector: Tensor) -> tuple[Tensor, ...]:
-        grads = _grad(outputs, inputs, vector, keep=True)
-        reached[:] = [grad is not None for grad in grads]
-        return tuple(grad for grad in grads if grad is not None)
-
-    found = iter(torch.vmap(vjp)(*vectors))
-    return [next(found) if there else None for there in reached]
+    added = sent[argument]
+    if added is not None:
+        row += added
 
 
 def _weighted_sum(weights: Tensor, stack: Tensor) -> Tensor:
@@ -278,12 +217,12 @@ def _empty(edge: Edge, count: int) -> Tensor:
 def _element_limit(targets: Sequence[Tensor]) -> int:
     """Return how many elements of gradients may be held: the size of one gradient, which a plain step holds at its end.
 
-    On a GPU also a quarter of the memory in use, which activations make up in large part.
+    On a GPU also a part of the memory in use, which activations make up in large part: a plain step holds no more.
     """
     first = targets[0]
     limit = max(MIN_ELEMENTS, sum(target.numel() for target in targets))
     if first.is_cuda:
-        limit = max(limit, torch.cuda.memory_allocated(first.device) // (4 * first.element_size()))
+        limit = max(limit, int(SHARE_OF_MEMORY * torch.cuda.memory_allocated(first.device)) // first.element_size())
     return limit
 
 

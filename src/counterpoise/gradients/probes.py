@@ -2,10 +2,11 @@
 
 The gradient of a parameter is read at the parameter, or, for a linear layer, at its outputs. If A are the inputs and B
 the gradients of the outputs, with one row per sample, the gradient of the weights is Aᵀ B. With Aᵀ = Q R, the inner
-products of the Aᵀ B_i are those of the R B_i, which have one row per sample instead of one per input feature.
+products of the Aᵀ B_i are those of the R B_i, which have one row per sample instead of one per input feature. If the
+samples are many and the weights too large to be read at once, Aᵀ B is computed for a part of the input features.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -27,9 +28,11 @@ class Probe(NamedTuple):
 
     edge: Edge
     size: int  # number of elements for each task
-    piece: slice | None = None  # the elements that are kept, of a parameter that is too large to be read at once
     inputs: str | None = None  # where the node keeps the inputs of a linear layer, to read at its outputs
     bias: bool = False  # whether the bias of the linear layer is a target
+    piece: slice | None = None  # what is kept: elements of a parameter, or the weights of some inputs of a linear layer
+    unit: int | None = 1  # number of elements for each index of `piece`; None if only the whole can be kept
+    layer: "Probe | None" = None  # where to read a part of the weights of a linear layer
 
 
 class MatrixProduct(NamedTuple):
@@ -47,18 +50,26 @@ PRODUCTS = {
 
 
 def find_probes(segment: Segment, uses: Mapping[Node, int], unread: set[int]) -> list[Probe]:
-    """Return where to read the gradients of the targets in a segment.
+    """Return where to read the gradients of the targets in a segment, in the order in which gradients arrive there.
 
     Args:
         segment: the segment.
         uses: the number of edges to each node of the graph.
         unread: the ids of the targets that have no probe yet. Those that get one are removed.
     """
-    probes = find_linear_probes(segment.nodes, uses, unread)
+    outputs = {probe.edge[0]: probe for probe in find_linear_probes(segment.nodes, uses, unread)}
+    layers: dict[int, Probe] = {}  # for the weights of the other linear layers
+    probes: list[Probe] = []
     for node in segment.nodes:
+        if node in outputs:
+            probes.append(outputs[node])
+        elif node.name() in PRODUCTS:
+            weight = _parameter(node, PRODUCTS[node.name()].weight, uses, unread)
+            if weight is not None and not _is_scaled(node):
+                layers[id(weight)] = _weights_probe(node, weight)
         leaf = leaf_of(node)
         if leaf is not None and id(leaf) in unread:
-            probes.append(Probe((node, 0), leaf.numel()))
+            probes.append(Probe((node, 0), leaf.numel(), layer=layers.get(id(leaf))))
             unread.remove(id(leaf))
     return probes
 
@@ -82,21 +93,24 @@ def find_layer_probes(losses: Sequence[Tensor], targets: Sequence[Tensor]) -> tu
     return find_linear_probes(uses, uses, unread), unread
 
 
-def group_probes(probes: Sequence[Probe], limit: int) -> Iterator[list[Probe]]:
-    """Divide the probes into groups of at most `limit` elements per task; parameters above it are read in pieces."""
-    group: list[Probe] = []
-    for probe in probes:
-        pieces = [probe]
-        if probe.size > limit and probe.inputs is None:
-            cuts = [slice(start, min(start + limit, probe.size)) for start in range(0, probe.size, limit)]
-            pieces = [probe._replace(size=cut.stop - cut.start, piece=cut) for cut in cuts]
-        for piece in pieces:
-            if group and sum(p.size for p in group) + piece.size > limit:
-                yield group
-                group = []
-            group.append(piece)
-    if group:
-        yield group
+def group_probes(probes: Sequence[Probe], limit: int) -> list[list[Probe]]:
+    """Divide the probes into groups of at most `limit` elements per task, and parameters into parts where necessary.
+
+    The last groups are full: they have the longest way from the entries, and the first ones are reached at low cost.
+    """
+    groups: list[list[Probe]] = [[]]
+    room = limit
+    for probe in reversed(probes):
+        rest: Probe | None = probe
+        while rest is not None:
+            part, rest = _divide(rest, room, limit)
+            if part is None:
+                groups.append([])
+                room = limit
+                continue
+            groups[-1].append(part)
+            room -= part.size
+    return [group[::-1] for group in reversed(groups)]
 
 
 def add_gram(total: Tensor | None, stack: Tensor, factor: Tensor | None) -> Tensor:
@@ -104,10 +118,14 @@ def add_gram(total: Tensor | None, stack: Tensor, factor: Tensor | None) -> Tens
 
     `factor` is the result of `layer_factor` for a probe at the outputs of a linear layer.
     """
-    count = len(stack)
-    stack = stack.float() if stack.element_size() < 4 else stack
+    count, half = len(stack), stack.element_size() < 4
     if factor is None:
-        return add_products(total, row_products(stack.reshape(count, -1)), range(count), count)
+        flat = stack.reshape(count, -1)
+        for part in flat.split(max(1, BLOCK // count), -1) if half else [flat]:
+            total = add_products(total, row_products(part.float() if half else part), range(count), count)
+        assert total is not None
+        return total
+    stack = stack.float() if half else stack
     for part in stack.split(max(1, BLOCK // (count * factor.shape[1])), -1):
         if part.device.type == "cpu":
             products = row_products((factor @ part).view(count, -1))
@@ -122,14 +140,50 @@ def add_gram(total: Tensor | None, stack: Tensor, factor: Tensor | None) -> Tens
 @torch.no_grad()
 def layer_factor(probe: Probe) -> Tensor | None:
     """Return R of the inputs Aᵀ = Q R of a linear layer, or None for a probe at a parameter."""
-    if probe.inputs is None:
+    if probe.inputs is None or probe.piece is not None:
         return None
-    inputs: Tensor = getattr(probe.edge[0], probe.inputs)
+    inputs = layer_inputs(probe)
     inputs = inputs.float() if inputs.element_size() < 4 else inputs
     if probe.bias:  # its gradient is that of the weights of a constant input
         inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], 1)
     factor: Tensor = torch.linalg.qr(inputs.mT, mode="r").R
     return factor
+
+
+def layer_inputs(probe: Probe) -> Tensor:
+    """Return the inputs of a linear layer, (samples, features)."""
+    assert probe.inputs is not None
+    inputs: Tensor = getattr(probe.edge[0], probe.inputs)
+    return inputs.detach()
+
+
+def _divide(probe: Probe, room: int, limit: int) -> tuple[Probe | None, Probe | None]:
+    """Return the part of a probe that is read if `room` elements of `limit` are free, and what remains."""
+    if probe.size <= room:
+        return probe, None
+    source = probe.layer or probe
+    alone = room == limit
+    if source.unit is None:
+        return (probe, None) if alone else (None, probe)
+    steps = room // source.unit
+    if alone:
+        steps = max(1, steps)
+    elif source.inputs is None or steps <= 0:  # reading a piece of a parameter computes the gradient of the whole
+        return None, probe
+    span = source.piece or slice(0, source.size)
+    cut = min(span.start + steps, span.stop)
+    part, rest = (
+        source._replace(size=source.unit * (stop - start), piece=slice(start, stop))
+        for start, stop in ((span.start, cut), (cut, span.stop))
+    )
+    return part, rest if rest.size else None
+
+
+def _weights_probe(node: Node, weight: Tensor) -> Probe:
+    """Return a probe at the outputs of a linear layer that keeps the weights of all inputs."""
+    outputs = node._input_metadata[0].shape[1]
+    inputs = slice(0, weight.numel() // outputs)
+    return Probe((node, 0), weight.numel(), PRODUCTS[node.name()].inputs, piece=inputs, unit=outputs)
 
 
 def _linear_probe(node: Node, uses: Mapping[Node, int], unread: Collection[int]) -> tuple[Probe | None, set[int]]:
@@ -140,13 +194,18 @@ def _linear_probe(node: Node, uses: Mapping[Node, int], unread: Collection[int])
     if weight is None or 2 * samples * outputs > weight.numel():
         return None, set()
     if product.bias is None:
-        return Probe((node, 0), samples * outputs, inputs=product.inputs), {id(weight)}
-    if (node._saved_alpha, node._saved_beta) != (1, 1):  # type: ignore[attr-defined]
+        return Probe((node, 0), samples * outputs, inputs=product.inputs, unit=None), {id(weight)}
+    if _is_scaled(node):
         return None, set()
     bias = _parameter(node, product.bias, uses, unread)
     if bias is None or bias.shape != (outputs,):
-        return Probe((node, 0), samples * outputs, inputs=product.inputs), {id(weight)}
-    return Probe((node, 0), samples * outputs, inputs=product.inputs, bias=True), {id(weight), id(bias)}
+        return Probe((node, 0), samples * outputs, inputs=product.inputs, unit=None), {id(weight)}
+    return Probe((node, 0), samples * outputs, inputs=product.inputs, bias=True, unit=None), {id(weight), id(bias)}
+
+
+def _is_scaled(node: Node) -> bool:
+    """Return whether factors multiply a matrix product or what is added to it."""
+    return (getattr(node, "_saved_alpha", 1), getattr(node, "_saved_beta", 1)) != (1, 1)
 
 
 def _parameter(node: Node, argument: int, uses: Mapping[Node, int], unread: Collection[int]) -> Tensor | None:

@@ -1,0 +1,91 @@
+"""Sections of the shared graph that lean passes differentiate in one go, and the memory that they may use."""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from .probes import ISOMETRIES, Probe, find_probes
+from .segments import Edge, Segment, SharedGraph, leaf_of
+
+INTERMEDIATES = 3  # gradients of the largest size that a pass holds at once
+MAX_BATCHED_ELEMENTS = 1 << 20  # gradients of a task with more elements than this occupy a device on their own
+
+
+class Section(NamedTuple):
+    """One or more adjacent segments, and where gradients are read in them."""
+
+    entries: list[Edge]
+    exits: list[Edge]
+    probes: list[Probe]
+    widest: int  # number of elements of the largest gradient inside, for each task
+    chunk: int  # how many tasks are differentiated at once
+    room: int  # how many elements of each task may be read at once
+
+
+class Budget(NamedTuple):
+    """How much memory sections may use."""
+
+    tasks: int
+    limit: int  # number of elements that may be held, of all tasks together
+    entries: list[Edge]  # of the shared graph; the gradients of all tasks there are always held
+
+    def section(self, entries: list[Edge], exits: list[Edge], probes: list[Probe], widest: int) -> Section:
+        """Return a section in which what is read gets what the other gradients leave of the limit."""
+        # A fourth of the limit is for gradients inside the section, and at least another one for what is read.
+        chunk = min(self.tasks, max(1, self.limit // 4 // (INTERMEDIATES * widest)))
+        chunk = chunk if widest <= MAX_BATCHED_ELEMENTS else 1
+        first, before, after = _size(self.entries), _size(entries), _size(exits)
+        before = 0 if entries is self.entries or (chunk == 1 and before == after) else before  # held or overwritten
+        held = self.tasks * (first + before + after) + chunk * INTERMEDIATES * widest
+        left = max(self.limit - held, self.limit // 4)
+        # What a pass returns is copied, unless it returns the gradients of all tasks.
+        room = left // (self.tasks if chunk == self.tasks else self.tasks + chunk)
+        return Section(entries, exits, probes, widest, chunk, max(1, room))
+
+
+def find_sections(graph: SharedGraph, targets: Sequence[Tensor], tasks: int, limit: int) -> Iterator[Section]:
+    """Merge adjacent segments of the graph as long as their gradients can be read at once.
+
+    Nothing is read after the last section.
+    """
+    unread = {id(target) for target in targets}
+    found = [(segment, find_probes(segment, graph.uses, unread)) for segment in graph.segments]
+    while not found[-1][1]:
+        found.pop()
+    last, probes = found[-1]
+    found[-1] = last._replace(exits=[]), probes
+    budget = Budget(tasks, limit, graph.entries)
+    merged: Section | None = None
+    for segment, probes in found:
+        widest = _widest_gradient(segment)
+        if merged is not None:
+            both = [*merged.probes, *probes]
+            longer = budget.section(merged.entries, segment.exits, both, max(merged.widest, widest))
+            if not probes or sum(probe.size for probe in both) <= longer.room:
+                merged = longer
+                continue
+            yield merged
+        merged = budget.section(segment.entries, segment.exits, probes, widest)
+    assert merged is not None  # at least one segment has a target
+    yield merged
+
+
+def _widest_gradient(segment: Segment) -> int:
+    """Return the number of elements of the largest gradient inside a segment, apart from those of parameters."""
+    parameters: set[Node] = set()
+    largest = max(1, _size(segment.exits))
+    for node in reversed(segment.nodes):
+        child = node.next_functions[0][0] if node.name() in ISOMETRIES else None
+        if leaf_of(node) is not None or child in parameters:
+            parameters.add(node)
+        else:
+            largest = max(largest, *(prod(at.shape) for at in node._input_metadata))
+    return largest
+
+
+def _size(edges: Sequence[Edge]) -> int:
+    """Return the number of elements of the gradients of one task at the given edges."""
+    return sum(prod(node._input_metadata[output].shape) for node, output in edges)
