@@ -21,8 +21,11 @@ import torch
 from torch import Tensor, nn
 
 import counterpoise as cp
+from counterpoise.lab.engine.pinn_workload import PinnWorkload
 from counterpoise.lab.report.markdown import markdown_table
+from counterpoise.lab.studies import STUDIES
 from counterpoise.lab.studies.pinn import GRADIENT_SPACE, ONE_PASS
+from counterpoise.lab.studies.select import select_runs
 
 FOLDER = Path(__file__).parent
 PAGE, RECORD = FOLDER / "pinns.md", FOLDER / "pinns.json"
@@ -30,6 +33,7 @@ RESULTS = FOLDER.parent / "results" / "physics"
 EQUATIONS = {"helmholtz": "Helmholtz", "burgers": "Burgers", "klein-gordon": "Klein-Gordon"}
 ROW = re.compile(r"(.+?)(?: \((0\.\d+|1e-\d+)\))?( \(seeds? .+\))?")  # method, learning rate, seeds
 MARKERS = re.compile(r"(<!-- measurements -->\n).*?(<!-- /measurements -->)", re.DOTALL)
+NORM_MARKERS = re.compile(r"(<!-- gradient norms -->\n).*?(<!-- /gradient norms -->)", re.DOTALL)
 RECORDED_MARKERS = re.compile(r"(<!-- recorded -->\n).*?(<!-- /recorded -->)", re.DOTALL)
 PUBLISHED = re.compile(r" \([\d.]+ ± [\d.]+\)")
 TASKS = ("residual", "boundary")
@@ -289,6 +293,30 @@ def join_tables(columns: dict[str, dict[str, str]], methods: Collection[str] | N
     return markdown_table(["method", *kept], rows, right=range(1, len(kept) + 1))
 
 
+def two_digits(number: Tensor) -> str:
+    """Return a number with two significant digits: 870, 0.57, 3.8e-05."""
+    return f"{float(f'{float(number):.2g}'):,g}"
+
+
+def norms_table() -> str:
+    """Return the gradient norms of the losses of each study before training, as geometric means over its seeds."""
+    rows = []
+    for name in (*EQUATIONS, "kirchhoff"):
+        study = STUDIES[f"pinn-{name}"]
+        for condition in ("main", "authors' code") if name == "kirchhoff" else ("main",):
+            cells = select_runs(study, seeds=study.seeds, device="cpu", methods=["Sum"], conditions=[condition])
+            runs = {cell.run.seed: cell.run for cell in cells}
+            workload = PinnWorkload([runs[seed] for seed in study.seeds])
+            losses, gradients = workload.task_gradients(workload.draw())
+            norms, values = gradients.norm(dim=2).log().mean(0).exp(), losses.log().mean(0).exp()
+            ratios = (norms[0] / norms[1:]).aminmax()
+            ends = dict.fromkeys(map(two_digits, (ratios.min, ratios.max)))
+            title = EQUATIONS.get(name, "Kirchhoff plate") + (f", {condition}" if condition != "main" else "")
+            rows.append([title, two_digits(values[0]), two_digits(norms[0]), " – ".join(ends)])
+    heads = ["equation", "loss of the residual", "its gradient norm", "gradient norm relative to the conditions"]
+    return markdown_table(heads, rows, right=range(1, 4))
+
+
 def write_between(markers: re.Pattern[str], text: str) -> None:
     """Replace what is between two markers of the page."""
     page = PAGE.read_text(encoding="utf-8")
@@ -300,6 +328,7 @@ def main() -> None:
     parser.add_argument("--recorded", action="store_true", help="write the tables of the recorded runs only")
     if not parser.parse_args().recorded:
         write_between(MARKERS, table(measure_all()))
+        write_between(NORM_MARKERS, norms_table())
     write_between(RECORDED_MARKERS, recorded_section())
 
 

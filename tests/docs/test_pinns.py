@@ -126,6 +126,9 @@ def test_advice_on_other_pages_follows_from_the_runs(script: Any) -> None:
     signs = {title: findings.better_or_worse("LRA", title) for title in findings.EQUATIONS}
     assert signs == {helmholtz: 1, burgers: -1, klein_gordon: 1}
     assert all(findings.errors()["Nash-MTL"] < findings.errors()["LRA"])
+    plate = findings.plate_errors()
+    assert min(plate[method] for method in findings.FORMS) > 0.5
+    assert max(plate[method] for method in ("Gradient normalisation", "BPGS (gradient)")) < 0.1
     assert "**LRA** has the best mean rank" in findings.findings()
     assert "On Burgers all weights from gradients are worse than the plain sum" in findings.findings()
     missing = {m for m in script.ONE_PASS if m not in findings.errors() or findings.errors()[m].isna().any()}

@@ -6,7 +6,7 @@ follows Bischof and Kraus (2021, https://arxiv.org/abs/2110.09813). The first co
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -257,9 +257,24 @@ KIRCHHOFF = PDE(
     exact=_plate_solution,
 )
 
+
+def _scaled(term: Term, factor: float) -> Term:
+    """Return a term whose residuals are multiplied by a factor, and its loss by the square of it."""
+    return replace(term, residuals=lambda x, u: tuple(factor * residual for residual in term.residuals(x, u)))
+
+
+# The authors' code multiplies the equation by D. It averages all losses over the whole batch, of which each side has an
+# eighth, and passes x and y to the network as they are.
+KIRCHHOFF_AUTHORS = replace(
+    KIRCHHOFF,
+    terms=tuple(_scaled(t, STIFFNESS if t.name == RESIDUAL else math.sqrt(1 / 8)) for t in KIRCHHOFF.terms),
+    standardise=False,
+)
+
 EQUATIONS: dict[str, PDE] = {
     "helmholtz": HELMHOLTZ,
     "burgers": BURGERS,
     "klein-gordon": KLEIN_GORDON,
     "kirchhoff": KIRCHHOFF,
+    "kirchhoff-authors": KIRCHHOFF_AUTHORS,
 }
