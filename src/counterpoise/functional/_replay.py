@@ -37,8 +37,7 @@ class Recording:
         options = {name: _copy(value) for name, value in options.items()}
         self.inputs = _tensors(arguments, options)
         call = functools.partial(solver, *arguments, **options)
-        side, _ = _stream_with_workspace(torch.cuda.current_stream(), threading.get_ident())
-        self.graph, self.result = capture(call, side)
+        self.graph, self.result = capture(call, warm_up=call)
 
     def __call__(self, inputs: Sequence[Tensor]) -> Tensor:
         for static, given in zip(self.inputs, inputs, strict=True):
@@ -47,20 +46,22 @@ class Recording:
         return self.result.clone()
 
 
-def capture(call: Callable[[], R], side: torch.cuda.Stream | None = None) -> tuple[torch.cuda.CUDAGraph, R]:
-    """Capture a call.
+def capture(call: Callable[[], R], warm_up: Callable[[], object] | None = None) -> tuple[torch.cuda.CUDAGraph, R]:
+    """Capture a call on a stream of its own.
 
     Args:
         call: What to capture. It is recorded and does not run.
-        side (Stream, optional): The stream to capture on. Default: `None`, another one for each capture.
+        warm_up: Runs before on the same stream, to allocate its workspaces outside the graph. Default: `None`.
 
     Returns:
         tuple: The graph, and the result of the call, which each replay overwrites.
     """
     graph = torch.cuda.CUDAGraph()
-    current, side = torch.cuda.current_stream(), side or torch.cuda.Stream()
+    current, side = torch.cuda.current_stream(), torch.cuda.Stream()
     side.wait_stream(current)
     with torch.cuda.stream(side):
+        if warm_up is not None:
+            warm_up()
         torch.cuda.synchronize()
         graph.capture_begin(capture_error_mode="thread_local")
         try:
@@ -69,20 +70,6 @@ def capture(call: Callable[[], R], side: torch.cuda.Stream | None = None) -> tup
             graph.capture_end()
     current.wait_stream(side)
     return graph, result
-
-
-@functools.cache
-def _stream_with_workspace(current: torch.cuda.Stream, thread: int) -> tuple[torch.cuda.Stream, torch.cuda.CUDAGraph]:
-    """Return the stream on which the solvers of a stream are captured, and a graph that owns its workspace of cuBLAS.
-
-    A workspace takes 32 MB on an H200. All solvers of a stream share it, since their graphs are replayed one after
-    another. The graph is never freed: if the workspaces of PyTorch are cleared, nothing else is allocated there.
-    """
-    side = torch.cuda.Stream(priority=-1)
-    matrix = torch.ones(2, 2, device=current.device)
-    multiply = functools.partial(torch.matmul, matrix, matrix)
-    multiply()  # creates the handle of cuBLAS
-    return side, capture(multiply, side)[0]
 
 
 class Replayed:
