@@ -38,7 +38,7 @@ from counterpoise.lab.studies import Cell, Study
 from counterpoise.lab.studies.rates import LookUp, cells_at_chosen_rates
 
 ARCHIVE, CHECKPOINT, FAILED = f"runs{SUFFIX}", "checkpoint", "failed.json"
-PART_BYTES, MAX_PARTS, MAX_BYTES = 15 * 2**20, 5, 48 * 2**20
+PART_BYTES, MAX_PARTS = 15 * 2**20, 6
 FLOAT_BYTES = 4
 SPARE_SECONDS = 20.0  # for the last checkpoint and the archive
 START_SECONDS = 40.0  # a stack is not started with less time left
@@ -280,8 +280,9 @@ def save_parts(folders: Sequence[Path], bring: Path) -> None:
     Raises:
         ValueError: If the first checkpoint is too large.
     """
-    while len(content := _compressed(folders)) > min(MAX_BYTES, MAX_PARTS * PART_BYTES):
-        found = f"expected checkpoints of at most {MAX_BYTES} bytes, got {len(content)}"
+    limit = MAX_PARTS * PART_BYTES
+    while len(content := _compressed(folders)) > limit:
+        found = f"expected checkpoints of at most {limit} bytes, got {len(content)}"
         if len(folders) == 1:
             raise ValueError(f"{found}: use smaller stacks")
         print(f"  {found}: {folders[-1].name} is left out", flush=True)
@@ -312,20 +313,20 @@ def decompress(content: bytes) -> bytes:
     return np.frombuffer(zlib.decompress(content), np.uint8).reshape(FLOAT_BYTES, -1).T.tobytes()
 
 
-def prepare(out: Path, recorded: Sequence[Path], earlier: Path | None) -> None:
+def prepare(out: Path, recorded: Sequence[Path], earlier: Sequence[Path]) -> None:
     """Copy recorded archives, and the files that an earlier call brought back, to the folder of runs.
 
     Args:
         out: The folder of runs. Checkpoints that are already there are kept.
         recorded: Folders of archives.
-        earlier: The folder of an earlier call.
+        earlier: Folders that hold the files of an earlier call.
     """
     out.mkdir(parents=True, exist_ok=True)
-    for folder in (*recorded, *([earlier] if earlier else [])):
+    for folder in (*recorded, *earlier):
         for archive in sorted(folder.glob(f"*{SUFFIX}")):
             name = "-".join([*folder.parts[-2:], archive.name]).replace("/", "")
             shutil.copyfile(archive, out / name)
-    parts = sorted(earlier.glob(f"{CHECKPOINT}.*")) if earlier else []
+    parts = sorted((part for folder in earlier for part in folder.glob(f"{CHECKPOINT}.*")), key=lambda part: part.name)
     if not parts:
         return
     content = decompress(b"".join(part.read_bytes() for part in parts))
@@ -337,7 +338,7 @@ def prepare(out: Path, recorded: Sequence[Path], earlier: Path | None) -> None:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command `queue`."""
     parser.add_argument("--bring", type=Path, help="folder of the files to bring back")
-    parser.add_argument("--earlier", type=Path, help="folder that an earlier call has brought back")
+    parser.add_argument("--earlier", type=Path, action="append", help="folder with files that an earlier call brought")
     parser.add_argument("--recorded", type=Path, action="append", help="folder of recorded archives")
     parser.add_argument("--together", type=int, default=1, help="number of stacks that are trained in turn")
     parser.add_argument("--start-seconds", type=float, default=START_SECONDS, help="least time left to start a stack")
@@ -362,7 +363,7 @@ def run_queue(
         bring_checkpoints: See `RunQueue`.
     """
     started, out = time.monotonic(), Path(options.out)
-    prepare(out, options.recorded or recorded, options.earlier)
+    prepare(out, options.recorded or recorded, options.earlier or ())
     queue = RunQueue(
         selections, out, options.seconds or 1e9, options.bring, probe, started, options.together,
         options.start_seconds, bring_checkpoints,
