@@ -28,12 +28,14 @@ from counterpoise.lab.studies import STUDIES
 from counterpoise.lab.studies.pinn import (
     CANDIDATE,
     COLUMNS,
+    FURTHER,
     GRADIENT_SPACE,
     MAIN,
     METHODS,
     ONE_PASS,
     SEARCH_SEEDS,
     SEARCHED,
+    SHORT,
 )
 from counterpoise.lab.studies.rates import chosen_rates
 from counterpoise.lab.studies.select import select_runs
@@ -269,6 +271,7 @@ def selections(device: str, epochs: int | None = None) -> list[Selection]:
         select("pinn-kirchhoff", ONE_PASS),
         select("pinn-kirchhoff", PLATE, "authors' code"),
         select("pinn-kirchhoff", dict.fromkeys(plate)),
+        *(select(f"pinn-{name}", FURTHER, SHORT) for name in ("klein-gordon", "burgers", "helmholtz")),
     ]
 
 

@@ -24,7 +24,7 @@ import counterpoise as cp
 from counterpoise.lab.engine.pinn_workload import PinnWorkload
 from counterpoise.lab.report.markdown import markdown_table
 from counterpoise.lab.studies import STUDIES
-from counterpoise.lab.studies.pinn import GRADIENT_SPACE, ONE_PASS
+from counterpoise.lab.studies.pinn import GRADIENT_SPACE, ONE_PASS, SHORT
 from counterpoise.lab.studies.select import select_runs
 
 FOLDER = Path(__file__).parent
@@ -255,6 +255,14 @@ def recorded_section(folder: Path = RESULTS) -> str:
         methods = {method for rows in constant.values() for method in rows}
         shown = join_tables({"decaying learning rate": main["Burgers"]} | constant, methods)
         parts.append(f"Burgers with the constant learning rate of the authors' code:\n\n{shown}")
+    short = {
+        EQUATIONS[name]: first_column(rows)
+        for name in EQUATIONS
+        for title, rows in tables[name].items()
+        if SHORT in title and "further metrics" not in title
+    }
+    if short:
+        parts.append(f"Further methods that combine gradients, after {SHORT}:\n\n{join_tables(short)}")
     rows = next(iter(tables["kirchhoff"].values()), {})
     if rows:
         columns = {head: {m: rows[m][head] for m in rows} for head in next(iter(rows.values()))}

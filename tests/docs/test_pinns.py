@@ -62,10 +62,12 @@ def test_tables_of_further_runs_appear_when_they_are_recorded(script: Any, tmp_p
     head = "| method | relative L2 error ↓ |\n| --- | --- |\n"
     constant = first.replace(" inside", " inside, constant learning rate")
     authors = first.replace(" inside", " inside, 42 on each side, constant learning rate")
+    short = first.replace(" inside", " inside, 10,000 steps")
     texts = {
         "tables/pinn-burgers.md": f"{first}{head}| DCGD (0.001) | **0.0384 ± 0.0118** (0.0124 ± 0.0046) |\n"
         f"| Sum (1e-05) (seeds 5–6) | <ins>0.0400 ± 0.0100</ins> |\n| MGDA (0.001) | – (0.9780 ± 0.0462) |\n\n"
-        f"{constant}{head}| DCGD (0.0001) | 0.0200 ± 0.0010 |\n\n{authors}{head}| DCGD (0.0001) | 0.0100 ± 0.0010 |\n",
+        f"{constant}{head}| DCGD (0.0001) | 0.0200 ± 0.0010 |\n\n{authors}{head}| DCGD (0.0001) | 0.0100 ± 0.0010 |\n\n"
+        f"{short}{head}| IMTL-G (0.001) | 0.0500 ± 0.0010 |\n",
         "tables/pinn-kirchhoff.md": "**Plate, seeds 5–14** (the paper's)\n\n| method | MSE × 10⁹ ↓ | error ↓ |\n"
         "| --- | --- | --- |\n| Sum (0.001) | 1,300 ± 5 (13.0) | 0.3000 ± 0.1000 |\n"
         "| LRA (0.001) | 2.000 ± 0.100 (2.7) | 0.0100 ± 0.0010 |\n",
@@ -74,12 +76,13 @@ def test_tables_of_further_runs_appear_when_they_are_recorded(script: Any, tmp_p
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
-    combined, one_pass, rates, plate, search = re.split(r"\n\n(?=[A-Z])", script.recorded_section(tmp_path))
+    combined, one_pass, rates, few_steps, plate, search = re.split(r"\n\n(?=[A-Z])", script.recorded_section(tmp_path))
     assert combined.endswith("| method | Burgers |\n| --- | ---: |\n| DCGD | 0.0384 ± 0.0118 |")
     assert one_pass.endswith("| Sum | 0.0400 ± 0.0100 (seeds 5–6) |")
     heads = "| method | decaying learning rate | constant learning rate | 42 on each side, constant learning rate |"
     assert heads in rates
     assert rates.endswith("| DCGD | 0.0384 ± 0.0118 (0.0124 ± 0.0046) | 0.0200 ± 0.0010 | 0.0100 ± 0.0010 |")
+    assert few_steps.endswith("| method | Burgers |\n| --- | ---: |\n| IMTL-G | 0.0500 ± 0.0010 |")
     assert [line.split(" | ")[0] for line in plate.splitlines()[-2:]] == ["| LRA", "| Sum"]
     assert "| LRA | 2.000 ± 0.100 (2.7) | 0.0100 ± 0.0010 |" in plate
     assert search.endswith("| ConFIG | 0.0300 ± 0.0010 |")

@@ -7,9 +7,9 @@ layers of 50 and the schedule of the other studies of physics-informed networks,
 backward pass, and of the gradient-space methods those of Hwang and Lim's table and of the search.
 
 In the main condition the equation is ΔΔu = p/D, and each loss is the mean over its own points. The authors' public code
-multiplies the equation by D and averages all losses over the whole batch, so that the weight of the residual relative to
-the other losses is 3,471 times as large, and it does not standardise the inputs. Condition "authors' code" repeats this.
-The published errors belong to it.
+multiplies the equation by D and averages all losses over the whole batch. The weight of the residual relative to the
+other losses is then 3,471 times as large. The code also does not standardise the inputs. Condition "authors' code"
+repeats this. The published errors belong to it.
 """
 
 from dataclasses import replace
