@@ -160,5 +160,4 @@ def _dynamics(
 
 def _file_name(*words: str) -> str:
     """Join words to a name without characters that are special in file systems or URLs."""
-    plain = "-".join(words).replace("×", "x").replace("=", "-").replace(",", "")
-    return plain.replace(" ", "-")
+    return "-".join(words).translate(str.maketrans({"×": "x", "=": "-", " ": "-", ",": None, "'": None}))
