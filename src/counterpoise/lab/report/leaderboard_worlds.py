@@ -93,7 +93,7 @@ WORLDS = (
         tuple(condition.key for condition in PLAIN),
         confounds=(
             "All methods use the same learning rate (1e-3), which was not tuned.",
-            "Numeric targets are standardised: the plain sum has the weights one would set by hand. No others were tried.",
+            "Targets are standardised: the plain sum has the weights one would set by hand. No others were tried.",
         ),
     ),
     World(
