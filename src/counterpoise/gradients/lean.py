@@ -8,6 +8,7 @@ gradients at the entry of the shared graph are combined, and one backward pass t
 
 from collections.abc import Sequence
 from functools import partial
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -16,9 +17,10 @@ from torch.autograd.graph import get_gradient_edge
 
 from .combination import accumulate
 from .graph import graph_nodes, other_leaves
+from .host_stack import HostStack
 from .probes import Probe, add_gram, find_layer_probes, group_probes, layer_factor
-from .reading import grad, read_in_chunks
-from .sections import Section, find_sections
+from .reading import Stacks, empty_stack, grad, read_in_chunks
+from .sections import Budget, Section, find_sections
 from .segments import Edge, SharedGraph, find_shared_graph
 from .types import GradientList, TaskGradients, TaskRoot
 
@@ -105,15 +107,15 @@ class LeanPasses:
 
     def _gram(self, graph: SharedGraph, stacks: list[Tensor], targets: Sequence[Tensor]) -> Tensor:
         """Return the inner products of all tasks; `stacks` are their gradients at the entries of the shared graph."""
-        first = stacks
         total: Tensor | None = None
-        for section in find_sections(graph, targets, len(stacks[0]), _element_limit(targets)):
+        budget = Budget(len(stacks[0]), _element_limit(targets), graph.entries, _can_use_host(targets[0]))
+        entering: Stacks = stacks
+        for section in find_sections(graph, targets, budget):
             *others, last = group_probes(section.probes, section.room)
             for group in others:
-                total, _ = self._add_group(total, section, group, stacks)
-            total, stacks = self._add_group(
-                total, section, last, stacks, section.exits, overwrite=stacks is not first and len(stacks) == 1
-            )
+                total, _ = self._add_group(total, section, group, entering)
+            sink = _find_sink(section, entering, may_overwrite=entering is not stacks)
+            total, entering = self._add_group(total, section, last, entering, section.exits, sink)
         assert total is not None  # a segment contains at least one target
         return total
 
@@ -122,35 +124,46 @@ class LeanPasses:
         total: Tensor | None,
         section: Section,
         group: Sequence[Probe],
-        stacks: list[Tensor],
+        stacks: Stacks,
         exits: Sequence[Edge] = (),
-        *,
-        overwrite: bool = False,
-    ) -> tuple[Tensor | None, list[Tensor]]:
-        """Add the inner products of the gradients at a group of probes, and return those at the exits."""
-        probes = [*group, *(Probe(edge, 0) for edge in exits)]
-        found = self._read(section, probes, stacks, overwrite=overwrite and bool(exits)) if probes else []
-        for probe, stack in zip(group, found, strict=False):
+        sink: Tensor | HostStack | None = None,
+    ) -> tuple[Tensor | None, Stacks]:
+        """Add the inner products of the gradients at a group of probes, and return those gradients at the exits."""
+        found, leaving = self._read(section, group, stacks, exits, sink)
+        for probe, stack in zip(group, found, strict=True):
             total = total if stack is None else add_gram(total, stack, layer_factor(probe))
-        leaving = [
-            _empty(edge, len(stacks[0])).zero_() if stack is None else stack
-            for edge, stack in zip(exits, found[len(group) :], strict=True)
-        ]
         return total, leaving
 
     def _read(
-        self, section: Section, probes: Sequence[Probe], stacks: list[Tensor], *, overwrite: bool
-    ) -> GradientList:
-        """Return the gradients of all tasks at the probes, from batched passes if the network supports them.
-
-        With `overwrite`, those at the last probe may be written over those at the entry.
-        """
+        self,
+        section: Section,
+        group: Sequence[Probe],
+        stacks: Stacks,
+        exits: Sequence[Edge],
+        sink: Tensor | HostStack | None,
+    ) -> tuple[GradientList, Stacks]:
+        """Return the gradients of all tasks at the probes and the exits, batched if the network supports it."""
+        ends = section.entries, exits
         if self.batches and section.chunk > 1:
             try:
-                return read_in_chunks(section.entries, probes, stacks, section.chunk)
+                return read_in_chunks(ends, group, stacks, section.chunk)
             except RuntimeError:  # vmap does not support an operation
                 self.batches = False
-        return read_in_chunks(section.entries, probes, stacks, 1, overwrite=overwrite)
+        return read_in_chunks(ends, group, stacks, 1, sink)
+
+
+def _find_sink(section: Section, stacks: Stacks, *, may_overwrite: bool) -> Tensor | HostStack | None:
+    """Return memory for the gradients at the exit of a section if it has one: that of the entry, or of the host."""
+    if len(section.exits) != 1:
+        return None
+    (node, output), (stack, *others) = section.exits[0], stacks
+    at, free = node._input_metadata[output], may_overwrite and not others
+    if section.uses_host:
+        fits = isinstance(stack, HostStack) and (stack.rows.shape[1:], stack.rows.dtype) == (at.shape, at.dtype)
+        return stack if free and fits else HostStack(len(stack), at.shape, at.dtype, at.device)
+    if not free or isinstance(stack, HostStack) or not stack.is_contiguous():
+        return None
+    return stack.view(-1, *at.shape) if (stack[0].numel(), stack.dtype) == (prod(at.shape), at.dtype) else None
 
 
 def _start(root: TaskRoot) -> tuple[Edge | None, Tensor]:
@@ -172,7 +185,7 @@ def _enter(
     before the shared graph belongs to a single one.
     """
     places = {edge: place for place, edge in enumerate(graph.entries)}
-    stacks = [_empty(edge, len(starts)).zero_() for edge in graph.entries]
+    stacks = [empty_stack(edge, len(starts)).zero_() for edge in graph.entries]
     for task, (start, vector) in enumerate(starts):
         if start in places:
             stacks[places[start]][task] = vector
@@ -208,22 +221,21 @@ def _weighted_sum(weights: Tensor, stack: Tensor) -> Tensor:
     return total.to(stack.dtype)
 
 
-def _empty(edge: Edge, count: int) -> Tensor:
-    """Return memory for the gradients of `count` tasks at an edge."""
-    at = edge[0]._input_metadata[edge[1]]
-    return torch.empty(count, *at.shape, dtype=at.dtype, device=at.device)
-
-
 def _element_limit(targets: Sequence[Tensor]) -> int:
-    """Return how many elements of gradients may be held: the size of one gradient, which a plain step holds at its end.
+    """Return how many elements of gradients may be held: half of one gradient, which a plain step holds at its end.
 
-    On a GPU also a part of the memory in use, which activations make up in large part: a plain step holds no more.
+    On a GPU also a part of the memory in use, which activations make up in large part.
     """
     first = targets[0]
-    limit = max(MIN_ELEMENTS, sum(target.numel() for target in targets))
+    limit = max(MIN_ELEMENTS, sum(target.numel() for target in targets) // 2)
     if first.is_cuda:
         limit = max(limit, int(SHARE_OF_MEMORY * torch.cuda.memory_allocated(first.device)) // first.element_size())
     return limit
+
+
+def _can_use_host(target: Tensor) -> bool:
+    """Return whether gradients may be moved to the memory of the host, which a CUDA graph could not allocate."""
+    return target.is_cuda and not torch.cuda.is_current_stream_capturing()
 
 
 def _check_checkpoints(roots: Sequence[TaskRoot]) -> None:

@@ -1,56 +1,90 @@
 """Vector-Jacobian products of many vectors between two places of the graph, read at probes."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
+from .host_stack import HostStack
 from .probes import Probe, layer_inputs
 from .segments import Edge
 from .task_gradients import check_dense
 from .types import GradientList
 
+Stacks: TypeAlias = "list[Tensor] | list[HostStack]"
+"""The gradients of all tasks at each of some places; in the memory of the host only for a single place."""
+
 
 def read_in_chunks(
-    entries: list[Edge], probes: Sequence[Probe], stacks: list[Tensor], chunk: int, *, overwrite: bool = False
-) -> GradientList:
-    """Return the gradients of all tasks at the probes, (n, *shape), or None where no task arrives.
+    ends: tuple[Sequence[Edge], Sequence[Edge]],
+    probes: Sequence[Probe],
+    stacks: Stacks,
+    chunk: int,
+    sink: Tensor | HostStack | None = None,
+) -> tuple[GradientList, Stacks]:
+    """Return the gradients of all tasks at the probes, (n, *shape), or None where no task arrives, and at the exits.
 
     Args:
-        entries: where the gradients start.
-        probes: where to read.
+        ends: the entries, where the gradients start, and the exits.
+        probes: where to read between them.
         stacks: the gradients of all tasks at the entries, (n, *shape).
         chunk: the number of tasks in a batched pass; with 1, passes are not batched.
-        overwrite: the gradients at the last probe may be written over those at the only entry.
+        sink: where to write the gradients at a single exit, which may be the stack of a single entry.
     """
-    count = len(stacks[0])
-    edges = [probe.edge for probe in probes]
-    inputs = [None if probe.inputs is None or probe.piece is None else layer_inputs(probe) for probe in probes]
-    result: GradientList = [None] * len(probes)
-    for start in range(0, count, chunk):
-        vectors = [stack[start : start + chunk] for stack in stacks]
-        if chunk > 1:
-            found = batched_grad(entries, edges, vectors)
-        else:
-            single = grad(entries, edges, [vector[0] for vector in vectors], keep=True)
-            found = [None if each is None else each[None] for each in single]
-        for k, probe in enumerate(probes):
-            buffer, part = result[k], _kept(probe, found[k], inputs[k])
-            found[k] = None
-            if part is None:
-                if buffer is not None:
-                    buffer[start : start + chunk] = 0
-                continue
+    (entries, exits), count = ends, len(stacks[0])
+    places = [*probes, *(Probe(edge, 0) for edge in exits)]
+    edges = [place.edge for place in places]
+    inputs = [None if place.inputs is None or place.piece is None else layer_inputs(place) for place in places]
+    result: GradientList = [None] * len(places)
+    if isinstance(sink, Tensor):
+        result[-1] = sink
+    for start, vectors in zip(range(0, count, chunk), _divided(stacks, chunk), strict=True):
+        found = _grad_of_chunk(entries, edges, vectors)
+        if isinstance(sink, HostStack):
+            sink.store(start, found.pop())
+        for k, grads in enumerate(found):
+            part, stack = _kept(places[k], grads, inputs[k]), result[k]
             if chunk == count:
                 result[k] = part
-                continue
-            if buffer is None:
-                reused = overwrite and start == 0 and probe is probes[-1] and part.shape[1:] == stacks[0].shape[1:]
-                buffer = result[k] = stacks[0] if reused else part.new_zeros(count, *part.shape[1:])
-            buffer[start : start + chunk] = part
-    return result
+            elif part is not None:
+                if stack is None:
+                    stack = result[k] = part.new_zeros(count, *part.shape[1:])
+                stack[start : start + chunk] = part
+            elif stack is not None:
+                stack[start : start + chunk] = 0
+    if isinstance(sink, HostStack):
+        sink.finish()
+        return result[: len(probes)], [sink]
+    leaving = [
+        empty_stack(edge, count).zero_() if stack is None else stack
+        for edge, stack in zip(exits, result[len(probes) :], strict=True)
+    ]
+    return result[: len(probes)], leaving
+
+
+def empty_stack(edge: Edge, count: int) -> Tensor:
+    """Return memory for the gradients of `count` tasks at an edge."""
+    at = edge[0]._input_metadata[edge[1]]
+    return torch.empty(count, *at.shape, dtype=at.dtype, device=at.device)
+
+
+def _grad_of_chunk(entries: Sequence[Edge], edges: Sequence[Edge], vectors: Sequence[Tensor]) -> GradientList:
+    """Return the products for a few vectors (n, *shape), stacked for each edge. A single one is not batched."""
+    if len(vectors[0]) > 1:
+        return batched_grad(entries, edges, vectors)
+    found = grad(entries, edges, [vector[0] for vector in vectors], keep=True)
+    return [None if each is None else each[None] for each in found]
+
+
+def _divided(stacks: Stacks, chunk: int) -> Iterator[list[Tensor]]:
+    """Yield the gradients of `chunk` tasks after another at all entries."""
+    on_device = [stack for stack in stacks if isinstance(stack, Tensor)]
+    if on_device:
+        yield from (list(parts) for parts in zip(*(stack.split(chunk) for stack in on_device), strict=True))
+    else:  # a single entry, and chunks of one task
+        yield from ([row[None]] for row in stacks[0])
 
 
 def _kept(probe: Probe, grads: Tensor | None, inputs: Tensor | None) -> Tensor | None:
