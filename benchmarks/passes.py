@@ -1,6 +1,6 @@
 """Measure how to compute task gradients: small networks, many tasks, large models.
 
-    python benchmarks/passes.py [small] [tasks] [methods] [growth] [crossover] [large] [memory] [vit]
+    python benchmarks/passes.py [small] [tasks] [methods] [growth] [crossover] [large] [memory] [vit] [mlp]
         [--device cuda] [--threads 2] [--busy]
 
 - small: a loop or one batched pass, with and without `features`. Ratios are to the loop without features.
@@ -11,6 +11,7 @@
 - large: an MLP with 25 million parameters. Ratios are to a plain step.
 - memory: the peak memory of the same steps, each in a process of its own.
 - vit: a vision transformer of the size of ViT-B on CUDA: ratios to a plain step and peak memory.
+- mlp: the same for the MLP with 25 million parameters, on CUDA.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import combinations_with_replacement
 from pathlib import Path
 from statistics import median
@@ -112,9 +114,12 @@ class Problem:
         torch.manual_seed(0)
         return cls(Transformer(), torch.randn(batch, 197, 768, device="cuda"), 768, tasks)
 
-    def losses(self, z: Tensor | None = None) -> list[Tensor]:
+    def clear(self) -> None:
         for parameter in (*self.shared, *self.heads.parameters()):
             parameter.grad = None
+
+    def losses(self, z: Tensor | None = None) -> list[Tensor]:
+        self.clear()
         z = self.trunk(self.x) if z is None else z
         return [(head(z)[:, 0] - self.y[:, task]).square().mean() for task, head in enumerate(self.heads)]
 
@@ -308,18 +313,20 @@ def resident_megabytes(field: str) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:")) / 2**10
 
 
-def vit_rows(device: str) -> Rows:
-    assert device == "cuda", "the vision transformer is measured with --device cuda"
+def device_rows(device: str, build: Callable[[int], Problem]) -> Rows:
+    """Measure the time and the peak memory of steps on a GPU, for networks that `build` returns."""
+    assert device == "cuda", "this part is measured with --device cuda"
     rows: Rows = []
     for tasks in LARGE:
-        problem = Problem.vit(tasks, batch=16)
+        problem = build(tasks)
         cases: dict[str, Callable[[], object]] = {
             "plain step": problem.plain,
             "T calls of autograd.grad": problem.calls,
         }
         cases |= {f"UPGrad, {passes}": problem.ours("upgrad", passes) for passes in ("loop", "lean")}
-        found = measure(cases, {"T": tasks}, rounds=3, seconds=0.0, warm_up=2, wait=True)
+        found = measure(cases, {"T": tasks}, rounds=3 if tasks <= 40 else 2, seconds=0.0, warm_up=1, wait=True)
         for row in found:
+            problem.clear()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             cases[row["case"]]()
@@ -327,6 +334,14 @@ def vit_rows(device: str) -> Rows:
             print(row["T"], row["case"], row["peak MB"], flush=True)
         rows += found
     return rows
+
+
+def vit_rows(device: str) -> Rows:
+    return device_rows(device, partial(Problem.vit, batch=16))
+
+
+def mlp_rows(device: str) -> Rows:
+    return device_rows(device, lambda tasks: Problem.mlp(2048, 6, tasks, device))
 
 
 PARTS: dict[str, tuple[str, Callable[[str], Rows]]] = {
@@ -338,6 +353,7 @@ PARTS: dict[str, tuple[str, Callable[[str], Rows]]] = {
     "large": ("passes_large", large_rows),
     "memory": ("passes_memory", memory_rows),
     "vit": ("passes_vit", vit_rows),
+    "mlp": ("passes_mlp", mlp_rows),
 }
 
 
@@ -357,7 +373,8 @@ def main() -> None:
     if options.one:
         print_peak_memory(options.one[0], int(options.one[1]))
         return
-    for part in options.parts or (["small", "vit"] if options.device == "cuda" else [p for p in PARTS if p != "vit"]):
+    parts = {"cuda": ["small", "vit", "mlp"], "cpu": [part for part in PARTS if part not in ("vit", "mlp")]}
+    for part in options.parts or parts[options.device]:
         name, measure_part = PARTS[part]
         save(f"{name}_{options.device}", measure_part(options.device), options.out)
 
