@@ -109,10 +109,13 @@ def separate_heads(outputs: Sequence[Tensor], features: Sequence[Tensor]) -> lis
             inputs = [places.get(edge) for edge in edges]
             if inputs.count(None) < len(inputs):
                 head.entries.append((node, inputs))
-            stack.extend([child for (child, _), place in zip(edges, inputs, strict=True) if place is None])
-            leaf = getattr(node, "variable", None)
-            if leaf is not None:
-                head.leaves.append(leaf)
+                stack.extend([child for (child, _), place in zip(edges, inputs, strict=True) if place is None])
+            elif edges:
+                stack.extend([child for child, _ in edges])
+            else:  # a leaf, or a node that a constant leads to
+                leaf = getattr(node, "variable", None)
+                if leaf is not None:
+                    head.leaves.append(leaf)
         seen |= own
         heads.append(head)
     return heads
