@@ -158,4 +158,4 @@ def _copy(value: Any) -> Any:
 
 
 def _describe(value: Any) -> Hashable:
-    return (value.shape, value.dtype) if isinstance(value, Tensor) else value
+    return (value.shape, value.dtype, value.device) if isinstance(value, Tensor) else value
