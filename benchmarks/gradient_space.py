@@ -1,6 +1,6 @@
 """Measure gradient space: Gram solvers and training steps compared with torchjd on the CPU, and steps on CUDA.
 
-    python benchmarks/gradient_space.py [solvers] [steps] [memory] [cuda] [--out FOLDER]
+    python benchmarks/gradient_space.py [solvers] [steps] [memory] [cuda] [--half] [--rounds N] [--out FOLDER]
 
 torchjd is measured in each of its modes, and the best one is reported. On CUDA, where it may not be installed, the
 references are a plain training step and T plain backward passes.
@@ -195,6 +195,7 @@ def plain_step(problem: Problem) -> Callable[[], object]:
 
 OUR_MODES = ("loop", "batched", "batched through features", "features")
 TORCHJD_MODES = ("parallel", "sequential", "parallel lean", "sequential lean")
+CUDA_METHODS = ("PCGrad", "MGDA", "CAGrad", "Nash-MTL", "UPGrad", "FairGrad", "IMTL-G", "ConFIG", "Aligned-MTL")
 METHODS = ("upgrad", "pcgrad", "mgda", "cagrad", "imtl-g", "aligned-mtl", "nash-mtl")
 
 
@@ -256,38 +257,62 @@ def plain_passes(problem: Problem) -> Callable[[], object]:
     return lambda: problem.step(backward)
 
 
-def cuda_rows() -> Rows:
+def cuda_rows(precisions: Sequence[bool] = (False, True), rounds: int = 7) -> Rows:
+    """Compare steps at the features with a plain step, and steps on shared parameters with T backward passes.
+
+    Args:
+        precisions: whether to measure in half precision, or each of both.
+        rounds: number of rounds of each comparison.
+    """
     torch.backends.cudnn.benchmark = True
     rows: Rows = []
-    for half in (False, True):
+    for half in precisions:
         problem = Problem("SegNet", "cuda", half)
-        cases: dict[str, Callable[[], object]] = {
-            "plain step": plain_step(problem),
-            "T backward passes": plain_passes(problem),
-        }
+        plain, passes = plain_step(problem), plain_passes(problem)
+        # A case that is measured twice shows the noise.
+        steps: dict[str, Callable[[], object]] = {"plain step": plain, "plain step, again": plain}
+        steps["T backward passes"] = passes
+        loops: dict[str, Callable[[], object]] = {"T backward passes": passes, "T backward passes, again": passes}
         if not half:  # vmap does not support channels-last memory
-            cases |= {f"PCGrad, {mode}": our_step(problem, "pcgrad", mode) for mode in OUR_MODES[1:3]}
+            steps |= {f"PCGrad, {mode}": our_step(problem, "pcgrad", mode) for mode in OUR_MODES[1:3]}
         for method in ("PCGrad", "MGDA", "CAGrad", "Nash-MTL"):
-            cases |= {f"{method}, {mode}": our_step(problem, method, mode) for mode in ("loop", "features")}
-        for method in ("UPGrad", "FairGrad", "IMTL-G", "ConFIG", "Aligned-MTL"):
-            cases[f"{method}, features"] = our_step(problem, method, "features")
-        for case, (seconds, ratio) in compare(cases, rounds=7, seconds=0.1, wait=True, warm_up=5).items():
+            loops[f"{method}, loop"] = our_step(problem, method, "loop")
+        for method in CUDA_METHODS:
+            steps[f"{method}, features"] = our_step(problem, method, "features")
+        options: dict[str, Any] = {"rounds": rounds, "seconds": 0.1, "wait": True, "warm_up": 5}
+        found = compare(steps, **options)
+        relative = compare(loops, **options)
+        base = found["T backward passes"][1]
+        times: dict[str, tuple[float, float, float | None]] = {case: (*timed, None) for case, timed in found.items()}
+        times |= {case: (seconds, base * ratio, ratio) for case, (seconds, ratio) in relative.items()}
+        for case, (seconds, ratio, to_passes) in times.items():
             torch.cuda.reset_peak_memory_stats()
-            kernels, busy = device_work(cases[case])
-            row = {"precision": "fp16, channels last" if half else "float32", "case": case, "ms": 1e3 * seconds}
-            row |= {"ratio": ratio, "kernels": kernels, "device ms": 1e3 * busy}
+            kernels, busy = device_work((steps | loops)[case])
+            row: dict[str, Any] = {
+                "precision": "fp16, channels last" if half else "float32",
+                "case": case,
+                "ms": 1e3 * seconds,
+            }
+            row |= {"ratio": ratio, "to T passes": to_passes, "kernels": kernels, "device ms": 1e3 * busy}
             rows.append(row | {"peak MB": round(torch.cuda.max_memory_allocated() / 2**20)})
             print(rows[-1], flush=True)
     return rows
 
 
-PARTS = {"solvers": solver_rows, "steps": step_rows, "memory": memory_rows, "cuda": cuda_rows}
+PARTS: dict[str, Callable[[], Rows]] = {
+    "solvers": solver_rows,
+    "steps": step_rows,
+    "memory": memory_rows,
+    "cuda": cuda_rows,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all parts that this machine can run")
     parser.add_argument("--out", type=Path, default=FOLDER)
+    parser.add_argument("--half", action="store_true", help="on CUDA, measure half precision only")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of each comparison on CUDA")
     parser.add_argument("--one", nargs=2, metavar=("NET", "CASE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
@@ -295,8 +320,9 @@ def main() -> None:
         print_peak_memory(*options.one)
         return
     chosen = options.parts or (["cuda"] if torch.cuda.is_available() else ["solvers", "steps", "memory"])
+    parts = PARTS | {"cuda": partial(cuda_rows, (True,) if options.half else (False, True), options.rounds)}
     for part in chosen:
-        save(f"gradient_space_{part}", PARTS[part](), options.out)
+        save(f"gradient_space_{part}", parts[part](), options.out)
 
 
 if __name__ == "__main__":
