@@ -12,6 +12,7 @@ from .probes import ISOMETRIES, Probe, find_probes
 from .segments import Edge, Segment, SharedGraph, leaf_of
 
 INTERMEDIATES = 3  # gradients of the largest size that a pass holds at once
+MIN_CHUNK = 4  # smaller batches are slower than single passes, which need less memory
 MAX_BATCHED_ELEMENTS = 1 << 20  # gradients of a task with more elements than this occupy a device on their own
 
 
@@ -38,8 +39,8 @@ class Budget(NamedTuple):
     def section(self, entries: list[Edge], exits: list[Edge], probes: list[Probe], widest: int) -> Section:
         """Return a section in which what is read gets what the other gradients leave of the limit."""
         # A fourth of the limit is for gradients inside the section, and at least another one for what is read.
-        chunk = min(self.tasks, max(1, self.limit // 4 // (INTERMEDIATES * widest)))
-        chunk = chunk if widest <= MAX_BATCHED_ELEMENTS else 1
+        chunk = min(self.tasks, self.limit // 4 // (INTERMEDIATES * widest))
+        chunk = chunk if widest <= MAX_BATCHED_ELEMENTS and chunk >= min(self.tasks, MIN_CHUNK) else 1
         before, after = 0 if entries is self.entries else self._held(entries), self._held(exits)
         if chunk == 1 and before == after:  # those at the exits overwrite those at the entries
             before = 0
