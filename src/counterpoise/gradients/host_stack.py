@@ -34,7 +34,7 @@ class HostStack:
                 yield row.to(self.device)
             return
         stream = torch.cuda.current_stream(self.device)
-        buffers = [torch.empty_like(self.rows[0], device=self.device) for _ in range(2)]
+        buffers = [self.rows.new_empty(self.rows.shape[1:], device=self.device) for _ in range(2)]
         copies.wait_stream(stream)  # which may still use the memory of the buffers
         arrived = [self._fetch(0, buffers[0], copies)]
         used: list[torch.cuda.Event] = []
@@ -53,7 +53,7 @@ class HostStack:
     def store(self, task: int, row: Tensor | None) -> None:
         """Write a row (1, *shape); None for zeros. The row of the same task must have been read before, if at all."""
         copies = self._copies
-        row = torch.zeros_like(self.rows[:1], device=self.device) if row is None else row.contiguous()
+        row = self.rows.new_zeros(1, *self.rows.shape[1:], device=self.device) if row is None else row.contiguous()
         if copies is None:
             self.rows[task] = row[0]
             return
