@@ -145,9 +145,12 @@ class LeanPasses:
         """Return the gradients of all tasks at the probes and the exits, batched if the network supports it."""
         ends = section.entries, exits
         if self.batches and section.chunk > 1:
+            version = sink._version if isinstance(sink, Tensor) else None
             try:
-                return read_in_chunks(ends, group, stacks, section.chunk)
+                return read_in_chunks(ends, group, stacks, section.chunk, sink)
             except RuntimeError:  # vmap does not support an operation
+                if isinstance(sink, Tensor) and sink._version != version:
+                    raise  # a part of the gradients at the entries is lost
                 self.batches = False
         return read_in_chunks(ends, group, stacks, 1, sink)
 

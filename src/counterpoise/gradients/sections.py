@@ -42,7 +42,7 @@ class Budget(NamedTuple):
         chunk = min(self.tasks, self.limit // 4 // (INTERMEDIATES * widest))
         chunk = chunk if widest <= MAX_BATCHED_ELEMENTS and chunk >= min(self.tasks, MIN_CHUNK) else 1
         before, after = 0 if entries is self.entries else self._held(entries), self._held(exits)
-        if chunk == 1 and before == after:  # those at the exits overwrite those at the entries
+        if chunk < self.tasks and before == after:  # those at the exits overwrite those at the entries
             before = 0
         held = self.tasks * _size(self.entries) + before + after + chunk * INTERMEDIATES * widest
         left = max(self.limit - held, self.limit // 4)
