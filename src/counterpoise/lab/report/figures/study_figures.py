@@ -160,4 +160,4 @@ def _dynamics(
 
 def _file_name(*words: str) -> str:
     """Join words to a name without characters that are special in file systems or URLs."""
-    return "-".join(words).translate(str.maketrans({"×": "x", "=": "-", " ": "-", ",": None, "'": None}))
+    return "-".join(words).translate(str.maketrans("×= ", "x--", ",'"))
