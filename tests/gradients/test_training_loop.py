@@ -241,3 +241,22 @@ def test_half_precision_network_gets_half_precision_gradients(name: str, at: str
     assert trunk.weight.grad.dtype == torch.bfloat16
     assert torch.isfinite(trunk.weight.grad).all()
     assert trunk.weight.grad.any()
+
+
+@pytest.mark.parametrize("passes", ["loop", "batched"])
+@pytest.mark.parametrize("name", ["nash-mtl", "fairgrad", "upgrad"])
+def test_weights_beyond_the_range_of_float16(name: str, passes: str) -> None:
+    """Weights that are the inverse of small gradients are infinite in float16, but the direction is not."""
+    found: list[Tensor] = []
+    for dtype in (torch.float16, torch.float32):
+        torch.manual_seed(0)
+        encoder, heads = nn.Linear(8, 16), nn.Linear(16, 3)
+        z = encoder(torch.randn(32, 8)).to(dtype)
+        losses = 1e-5 * torch.tensor([1.0, 2.0, 3.0]) * heads(z.float()).square().mean(0)
+        balancer = cp.make(name, 3, passes=passes)
+        balancer.backward(losses.unbind(), features=z, scaler=torch.amp.GradScaler("cpu", init_scale=2.0**16))
+        assert encoder.weight.grad is not None
+        assert balancer.weights is not None
+        found.append(encoder.weight.grad)
+        assert (balancer.weights.max() > 65504) == (name != "upgrad")
+    torch.testing.assert_close(*found, rtol=1e-2, atol=1e-3 * float(found[1].abs().max()))

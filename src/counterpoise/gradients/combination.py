@@ -15,12 +15,13 @@ def combine(rows: list[GradientList], weights: Tensor | None, stacks: GradientLi
 
     `weights` has shape (…, n); None adds the rows up.
     """
-    if stacks is not None and weights is not None and weights.dim() == 1 and not few_rows_on_cpu(rows):
+    fits = weights is None or not any(_has_float16(row) for row in rows)  # weights of 1/‖g‖ may exceed its range
+    if stacks is not None and weights is not None and weights.dim() == 1 and fits and not few_rows_on_cpu(rows):
         return [None if stack is None else torch.tensordot(weights.to(stack.dtype), stack, 1) for stack in stacks]
     factors: Sequence[float | Tensor | None]
     if weights is None:
         factors = [None] * len(rows)
-    elif weights.dim() == 1 and weights.device.type == "cpu":
+    elif weights.dim() == 1 and weights.device.type == "cpu" and fits:
         factors = weights.tolist()  # with Python numbers, scaling and adding is one operation
     else:
         factors = weights.unbind(-1)
@@ -71,12 +72,17 @@ def accumulate(leaves: Sequence[Tensor], grads: GradientList) -> None:
         torch._foreach_add_(old, new)
 
 
+def _has_float16(grads: Sequence[Tensor | None]) -> bool:
+    """Return whether some gradients are in float16, in which large weights are infinite."""
+    return any(grad is not None and grad.dtype == torch.float16 for grad in grads)
+
+
 def _scale(grads: Sequence[Tensor | None], factor: float | Tensor | None) -> None:
     if factor is None or not grads:
         return
     tensors = [local_part(grad) for grad in grads]
-    if isinstance(factor, float) or factor.dim() == 0:
+    if isinstance(factor, float) or (factor.dim() == 0 and not _has_float16(tensors)):
         torch._foreach_mul_(tensors, factor)
         return
-    for tensor in tensors:
+    for tensor in tensors:  # a factor with a dimension is not converted to the dtype of the tensor
         tensor.mul_(factor.view(*factor.shape, *(1,) * (tensor.dim() - factor.dim())))
