@@ -129,7 +129,11 @@ WORLDS = (
         metrics={"rel_l2": False},
         unit="factor",
         tuned_methods=(PLAIN_SUM, "Sum ×10", "Sum ×100", "Sum ×1000"),
-        confounds=(RATE_HELD_OUT, "LRA + DCGD and NTK + DCGD are called DCGD + LRA and DCGD + NTK in their paper."),
+        confounds=(
+            RATE_HELD_OUT,
+            "The Kirchhoff plate is not counted. Gradient-space methods were not run on it, and LRA fails there.",
+            "LRA + DCGD and NTK + DCGD are called DCGD + LRA and DCGD + NTK in their paper.",
+        ),
     ),
     World(
         "molecules",
