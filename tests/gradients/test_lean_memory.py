@@ -65,7 +65,11 @@ def test_parts_of_linear_layers(monkeypatch: pytest.MonkeyPatch, limit: int) -> 
     assert len(features) > 4
 
 
-def test_gradients_in_the_memory_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("first", "inputs"), [(nn.Identity(), 8), (nn.Linear(20, 8), 20)], ids=["blocks", "layer first"]
+)
+def test_gradients_in_the_memory_of_the_host(monkeypatch: pytest.MonkeyPatch, first: nn.Module, inputs: int) -> None:
+    """The input of the first layer needs no gradient, so that its weight is all that remains after the blocks."""
     stored: list[int] = []
     store = HostStack.store
 
@@ -78,7 +82,7 @@ def test_gradients_in_the_memory_of_the_host(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sections, "MAX_BATCHED_ELEMENTS", 1)
     monkeypatch.setattr(HostStack, "store", count)
     torch.manual_seed(0)
-    compare(Residual(8, 3).double(), torch.randn(3, 10, 8, dtype=torch.float64), tasks=6)
+    compare(nn.Sequential(first, Residual(8, 3)).double(), torch.randn(3, 10, inputs, dtype=torch.float64), tasks=6)
     assert stored == [*range(6)] * (len(stored) // 6)
     assert len(stored) >= 18
 

@@ -134,6 +134,15 @@ def _other_leaves(nodes: Iterable[Node], own: Collection[int]) -> list[Tensor]:
     return list({id(leaf): leaf for leaf in leaves if leaf is not None and id(leaf) not in own}.values())
 
 
+def _leads_to_leaf(node: Node) -> bool:
+    """Return whether a leaf follows, directly or after operations with one input, such as a transposed weight."""
+    while leaf_of(node) is None:
+        if len(node.next_functions) != 1 or node.next_functions[0][0] is None:
+            return False
+        node = node.next_functions[0][0]
+    return True
+
+
 def _cut(entries: list[Edge], edges: Mapping[Node, list[Edge]], core: Collection[Node]) -> list[Segment]:
     """Order the nodes as the engine of autograd does, and cut where a single node remains to be entered."""
     waiting = dict.fromkeys(core, 0)
@@ -168,7 +177,7 @@ def _cut(entries: list[Edge], edges: Mapping[Node, list[Edge]], core: Collection
                 waiting[child] -= 1
                 if not waiting[child]:
                     queue(child)
-        if complete and len(remaining) == 1 and leaf_of(ready[0][2]) is None:
+        if complete and len(remaining) == 1 and not _leads_to_leaf(ready[0][2]):
             exits = [(last, output) for last, outputs in remaining.items() for output in outputs]
             segments.append(Segment(entries, nodes, exits))
             entries, nodes, complete = exits, [], False
