@@ -245,7 +245,7 @@ def train(options: argparse.Namespace) -> int:
     labels = groups[options.methods] if options.methods in groups else options.methods.split(",")
     cells = select_runs(found, seeds=options.seeds, epochs=options.epochs, device=options.device, methods=labels)
     code = run_queue([Selection(found, tuple(cells))], options, probe=probe)
-    for method, rate in chosen_rates(found, cells, store.result).items():
+    for (_, method), rate in chosen_rates(found, cells, store.result).items():
         results = [store.result(c.run) for c in cells if c.method == method and c.run.network_lr == rate]
         errors = [r["metrics"]["rel_l2"] for r in results[len(found.rate_seeds) :] if r is not None]
         print(f"{method:36} {rate:g}  {' '.join(f'{e:.4f}' if e is not None else 'nan' for e in errors)}")

@@ -38,7 +38,7 @@ def test_recommendation_for_pinns_is_the_same_on_all_pages(script: Any) -> None:
     for code in answer.code:
         assert code in (ROOT / "docs/pinns.md").read_text(encoding="utf-8")
         assert code.replace("tasks", "…") in use
-    assert 'reference="residual"' in use
+    assert 'statistic="gradient"' in use
     assert "`cp.NashMTL(…)`" in use
 
 

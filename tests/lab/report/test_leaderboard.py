@@ -141,6 +141,15 @@ def test_rates_are_chosen_at_seeds_that_are_not_counted() -> None:
     assert at_chosen_rates(fixed, frame) is frame
 
 
+def test_other_conditions_take_no_part_in_the_choice_of_rates() -> None:
+    errors = {"Sum": 0.1, "LRA": 0.01}
+    main = noisy_errors("pinn-burgers", errors)
+    other = main.assign(condition="constant rate", lr=0.1, macro=1.0)
+    (alone,), (both,) = (leaderboard({"pinn-burgers": frame}) for frame in (main, pd.concat([main, other])))
+    assert len(alone.ranked) == 2
+    assert both.standings == alone.standings
+
+
 ERRORS = {"Sum": 0.1, "Sum ×10": 0.02, "Sum ×100": 0.05, "LRA": 0.01, "BPGS": 1.0, "DCGD": 0.005}
 
 

@@ -46,10 +46,19 @@ def test_rates_are_chosen_at_hidden_seeds() -> None:
         found = scores[cell.method].get(cell.run.network_lr)
         if found is not None:
             results[cell.run] = {"macro": found[RATE_SEEDS.index(cell.run.seed)]}
-    assert chosen_rates(HELMHOLTZ, cells, results.get) == {"Sum": 1e-3, "LRA": 1e-4}
+    assert chosen_rates(HELMHOLTZ, cells, results.get) == {(MAIN, "Sum"): 1e-3, (MAIN, "LRA"): 1e-4}
     later = [c for c in cells_at_chosen_rates(HELMHOLTZ, cells, results.get) if c.run.seed not in RATE_SEEDS]
     assert {(c.method, c.run.network_lr) for c in later} == {("Sum", 1e-3), ("LRA", 1e-4)}
     assert sorted(c.run.seed for c in later if c.method == "Sum") == list(SEEDS)
+
+
+def test_rates_are_chosen_for_each_condition() -> None:
+    best = {MAIN: 1e-3, "constant rate": 1e-4}
+    cells = [cell for cell in STUDIES["pinn-burgers"].grid() if cell.condition.key in best and cell.method == "Sum"]
+    scores = {cell.run: {"macro": float(cell.run.network_lr == best[cell.condition.key])} for cell in cells}
+    later = [c for c in cells_at_chosen_rates(HELMHOLTZ, cells, scores.get) if c.run.seed not in RATE_SEEDS]
+    assert {(c.condition.key, c.run.network_lr) for c in later} == set(best.items())
+    assert len(later) == 2 * len(SEEDS)
 
 
 @pytest.mark.parametrize("study", PINN_STUDIES[:3], ids=lambda study: study.name)

@@ -113,8 +113,10 @@ def choice_seeds(study: Study) -> tuple[int, ...]:
 
 def _long(study: Study, every: pd.DataFrame, world: World) -> pd.DataFrame:
     """Return a row per method, problem, metric and seed, with the hand-tuned sum as a method of its own."""
-    labels, frame = method_labels(study), at_chosen_rates(study, every)
     conditions = world.conditions or tuple(c.key for c in study.conditions if not c.opt_in)
+    if study.rates:  # other conditions take no part in the choice
+        every = every[every["condition"].isin(conditions)]
+    labels, frame = method_labels(study), at_chosen_rates(study, every)
     metrics = [metric for metric in world.metrics if metric in frame]
     frame = frame[["method", "condition", "seed", *metrics]]
     frame = frame.assign(method=frame["method"].map(labels)).dropna(subset=["method"])
