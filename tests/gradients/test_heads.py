@@ -142,6 +142,17 @@ def test_products_of_long_rows_in_parts(layout: torch.memory_format, dtype: torc
     monkeypatch.setattr(gram, "GPU_ELEMENTS", 3 * gram.GPU_PIECE)
     rows = [torch.randn(2, 3, 40, 45, dtype=dtype).contiguous(memory_format=layout) for _ in range(3)]
     flat = torch.stack(rows).flatten(1).double()
-    products = gram.long_products(rows)
+    products = gram.long_products([rows])
     assert products.dtype is torch.float64
     torch.testing.assert_close(products, flat @ flat.mT, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "lengths", [(1,), (4096, 4096), (5, 4096, 3 * 4096, 7), (20_000, 3, 10_000), (8192, 1), (1,) * 9]
+)
+def test_products_of_rows_of_several_tensors_in_parts(lengths: tuple[int, ...], monkeypatch: Any) -> None:
+    monkeypatch.setattr(gram, "GPU_ELEMENTS", 3 * 2 * gram.GPU_PIECE)
+    dtypes = (torch.float16, torch.float32, torch.float64)
+    columns = [[torch.randn(length, dtype=dtypes[length % 3]) for _ in range(3)] for length in lengths]
+    flat = torch.stack([torch.cat([column[i].double() for column in columns]) for i in range(3)])
+    torch.testing.assert_close(gram.long_products(columns), flat @ flat.mT, rtol=1e-4, atol=1e-2)

@@ -1,6 +1,7 @@
 """Inner products of task gradients, accumulated tensor by tensor: the Jacobian is never concatenated."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations_with_replacement, islice
 
 import torch
@@ -33,20 +34,24 @@ def gram_matrix(rows: Sequence[GradientList], lead: int, stacks: GradientList | 
         return total
     small: list[int] = []
     dots: dict[tuple[int, int], list[Tensor]] = {}
+    on_device: dict[tuple[int, ...], list[list[Tensor]]] = {}  # columns, by the rows that have a gradient
     for index, column in enumerate(zip(*rows, strict=True)):
         present = [i for i, grad in enumerate(column) if grad is not None]
         if not present:
+            continue
+        if lead == 0 and column[present[0]].device.type != "cpu":
+            on_device.setdefault(tuple(present), []).append([local_part(column[i]) for i in present])
             continue
         if len(present) == count and column[0].numel() < CONCATENATE_BELOW:
             small.append(index)
             continue
         if few:
             _collect_dots(dots, {i: _to_float(_flatten(column[i], 0)) for i in present})
-        elif lead == 0 and column[present[0]].device.type != "cpu":
-            total = add_products(total, long_products([local_part(column[i]) for i in present]), present, count)
         else:
             flat = _to_float(torch.stack([_flatten(column[i], lead) for i in present], lead))
             total = add_products(total, row_products(flat), present, count)
+    for places, columns in on_device.items():
+        total = add_products(total, long_products(columns), places, count)
     if small:
         parts = [[_flatten(row[k], lead) for k in small] for row in rows]
         flat = torch.stack([part[0] if len(part) == 1 else torch.cat(part, lead) for part in parts], lead)
@@ -135,27 +140,63 @@ def row_products(flat: Tensor) -> Tensor:
     return products + rest @ rest.mT if rest.shape[-1] else products
 
 
-def long_products(rows: Sequence[Tensor]) -> Tensor:
-    """Return the inner products of a few long rows on a GPU, (n, n).
+def long_products(columns: Sequence[Sequence[Tensor]]) -> Tensor:
+    """Return the inner products of a few long rows on a GPU, (n, n), in float64 (float32 on MPS).
 
     A part of the rows at a time is copied to a matrix, in float32 for half precision. The copies of all rows would take
     several times the memory of the gradients.
+
+    Args:
+        columns: for each tensor, the gradients of all n rows.
     """
-    flat = _flatten_in_memory_order(rows)
-    size = max(GPU_ELEMENTS // len(rows) // GPU_PIECE, 1) * GPU_PIECE
-    dtype = torch.promote_types(flat[0].dtype, torch.float32)
-    matrix = torch.empty(len(rows), min(size, len(flat[0])), dtype=dtype, device=flat[0].device)
-    total: Tensor | None = None
-    for pieces in zip(*(row.split(size) for row in flat), strict=True):
-        part = matrix[:, : len(pieces[0])]
-        torch._foreach_copy_(part.unbind(), pieces)
-        total = add_products(total, row_products(part), range(len(rows)), len(rows))
-    assert total is not None
-    return total
+    count, device = len(columns[0]), columns[0][0].device
+    dtype = functools.reduce(torch.promote_types, {column[0].dtype for column in columns}, torch.float32)
+    pieces = -(-sum(column[0].numel() for column in columns) // GPU_PIECE)
+    parts = -(-pieces // max(GPU_ELEMENTS // count // GPU_PIECE, 1))
+    size = -(-pieces // parts) * GPU_PIECE
+    matrix = torch.empty(count, size, dtype=dtype, device=device)
+    rows, batch = matrix.unbind(), matrix.view(count, -1, GPU_PIECE).transpose(0, 1)
+    transposed, products = batch.mT, []
+    for part in _parts_of_length(map(_flatten_in_memory_order, columns), size):
+        lengths = [len(column[0]) for column in part]
+        copies: Sequence[Tensor] = rows
+        if lengths != [size]:
+            places = [row.split([*lengths, size - sum(lengths)]) for row in rows]
+            copies = [copy for place in places for copy in place[:-1]]
+            if sum(lengths) < size:
+                torch._foreach_zero_([place[-1] for place in places])
+        torch._foreach_copy_(copies, [column[i] for i in range(count) for column in part])
+        products.append(torch.bmm(batch, transposed))
+    return (products[0] if len(products) == 1 else torch.cat(products)).sum(0, dtype=_sum_dtype(device))
 
 
-def _flatten_in_memory_order(rows: Sequence[Tensor]) -> list[Tensor]:
+def _parts_of_length(columns: Iterable[Sequence[Tensor]], size: int) -> Iterator[list[Sequence[Tensor]]]:
+    """Divide flat columns into parts that together have `size` elements in each row; the last one may have fewer."""
+    part: list[Sequence[Tensor]] = []
+    room = size
+    for column in columns:
+        length = len(column[0])
+        cuts = [column]
+        if length > room:
+            whole, rest = divmod(length - room, size)
+            lengths = [room, *[size] * whole, *([rest] if rest else [])]
+            cuts = list(zip(*(row.split(lengths) for row in column), strict=True))
+        for cut in cuts:
+            part.append(cut)
+            room -= len(cut[0])
+            if room == 0:
+                yield part
+                part, room = [], size
+    if part:
+        yield part
+
+
+def _flatten_in_memory_order(rows: Sequence[Tensor]) -> Sequence[Tensor]:
     """Flatten tensors whose elements have the same order in memory without a copy (channels last), others in a copy."""
+    if all(row.is_contiguous() for row in rows):
+        return [row.flatten() for row in rows]
+    if rows[0].dim() == 4 and all(row.is_contiguous(memory_format=torch.channels_last) for row in rows):
+        return [row.as_strided((row.numel(),), (1,)) for row in rows]
     strides = rows[0].stride()
     if all(row.stride() == strides for row in rows):
         dims = sorted(range(len(strides)), key=strides.__getitem__, reverse=True)
@@ -183,6 +224,10 @@ def _squared_norm(parts: list[Tensor], lead: int) -> Tensor:
 
 def add_products(total: Tensor | None, products: Tensor, present: Sequence[int], count: int) -> Tensor:
     """Add the products of one tensor in float64 (float32 on MPS): those of different tensors differ much in size."""
-    dtype = torch.float32 if products.device.type == "mps" else torch.float64
-    products = scatter_gram(products.to(dtype), present, count)
+    products = scatter_gram(products.to(_sum_dtype(products.device)), present, count)
     return products if total is None else total.add_(products)
+
+
+def _sum_dtype(device: torch.device) -> torch.dtype:
+    """Return the dtype of sums of products: float64, or float32 on MPS, which has no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
