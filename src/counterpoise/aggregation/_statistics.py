@@ -10,6 +10,7 @@ from ..balancer import Balancer
 from ..gradients import TaskGradients, TaskRoot
 from ..inputs import format_names, has_custom_names
 from ..weighting import Weighting
+from ._products import are_finite, complete_gram, divide_by_scale, gram_dtype, invalid_weight
 from ._step import StepContext
 
 
@@ -18,19 +19,15 @@ class GradientStatistics(Balancer):
 
     def _gram(self, grads: TaskGradients, context: StepContext) -> Tensor:
         """Return the unscaled Gram matrix of all T tasks, with NaN on the diagonal for absent tasks."""
+        products = self._row_products(grads)
+        return complete_gram(products, context.present, context.scale, slots=grads.slots, dtype=gram_dtype(grads))
+
+    def _row_products(self, grads: TaskGradients) -> Tensor:
+        """Return the inner products of the rows, (…, n, n), with the square of the factor of a GradScaler."""
         products = grads.gram
         if products is None:
             products = gradients.gram_matrix(grads.rows, len(self.batch_shape), grads.stacks)
-        products = self._unscaled(products, grads, context)
-        first = next((grad for row in grads.rows for grad in row if grad is not None), grads.targets[0])
-        products = products.to(torch.promote_types(first.dtype, torch.float32))
-        tasks = len(self.tasks)
-        products = gradients.scatter_gram(products, grads.slots, tasks)
-        diagonal = products.diagonal(dim1=-2, dim2=-1)
-        diagonal.masked_fill_(~context.present, torch.nan)
-        for slot in set(range(tasks)) - set(grads.slots):
-            diagonal[..., slot] = torch.nan
-        return products
+        return self._sum_over_ranks(products, grads)
 
     def _times_importance(self, weights: Tensor) -> Tensor:
         """Return weights (…, T) times the importance of the tasks."""
@@ -52,8 +49,7 @@ class GradientStatistics(Balancer):
 
     def _unscaled(self, products: Tensor, grads: TaskGradients, context: StepContext) -> Tensor:
         """Return products of rows as products of whole gradients, without the factor of a GradScaler."""
-        products = self._sum_over_ranks(products, grads)
-        return products if context.scale is None else products / context.scale.to(products.dtype).square()
+        return divide_by_scale(self._sum_over_ranks(products, grads), context.scale)
 
     def _sum_over_ranks(self, products: Tensor, grads: TaskGradients) -> Tensor:
         """Sum products over ranks, where each rank holds only a part of every gradient."""
@@ -68,7 +64,7 @@ class GradientStatistics(Balancer):
     @staticmethod
     def _all_finite(squares: Tensor, context: StepContext) -> Tensor:
         """Return (…, 1), whether all gradients are finite. If not, a scaler skips the step and no state may change."""
-        return (torch.isfinite(squares) | ~context.present).all(-1, keepdim=True)
+        return are_finite(squares, context.present)
 
     def _may_update(self, gram: Tensor, context: StepContext) -> Tensor:
         """Return (…, 1), whether state may change: some task is present, and all gradients are finite."""
@@ -78,7 +74,7 @@ class GradientStatistics(Balancer):
     @staticmethod
     def _invalid_weight(context: StepContext) -> Tensor | float:
         """Return the weight for non-finite gradients: NaN, which a scaler detects; 0 if the scale itself is 0."""
-        return torch.nan if context.scale is None else torch.where(context.scale == 0, 0.0, torch.nan)
+        return invalid_weight(context.scale)
 
     def _state_device(self) -> torch.device | None:
         """Return the device of the balancer's state; None for a method without state."""

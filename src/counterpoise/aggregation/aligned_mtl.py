@@ -11,7 +11,7 @@ from ..inputs import PerTask
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
-from .base import Aggregation, Heads, Ranks
+from .base import Aggregation, Heads, Ranks, Solver
 
 
 @register(
@@ -103,5 +103,5 @@ class AlignedMTL(Aggregation):
             process_group=process_group,
         )
 
-    def solve(self, gram: Tensor, context: StepContext) -> Tensor:
-        return aligned_mtl_weights(gram)
+    def _solver(self, context: StepContext, preference: Tensor | None) -> Solver:
+        return aligned_mtl_weights, {}

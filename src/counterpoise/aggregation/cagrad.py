@@ -12,7 +12,7 @@ from ..inputs import PerTask, check_number
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
-from .base import Aggregation, Heads, Ranks
+from .base import Aggregation, Heads, Ranks, Solver
 
 
 @register(
@@ -113,8 +113,8 @@ class CAGrad(Aggregation):
         self.alpha = alpha
         self.rescale = rescale
 
-    def solve(self, gram: Tensor, context: StepContext) -> Tensor:
-        return cagrad_weights(gram, alpha=self.alpha, rescale=self.rescale, preference=self._preference(gram))
+    def _solver(self, context: StepContext, preference: Tensor | None) -> Solver:
+        return cagrad_weights, {"alpha": self.alpha, "rescale": self.rescale, "preference": preference}
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, alpha={self.alpha}, rescale={self.rescale}"

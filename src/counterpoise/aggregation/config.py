@@ -12,7 +12,7 @@ from ..inputs import PerTask
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
-from .base import Aggregation, Heads, Ranks
+from .base import Aggregation, Heads, Ranks, Solver
 
 
 @register(
@@ -108,5 +108,5 @@ class ConFIG(Aggregation):
             process_group=process_group,
         )
 
-    def solve(self, gram: Tensor, context: StepContext) -> Tensor:
-        return config_weights(gram, preference=self._preference(gram))
+    def _solver(self, context: StepContext, preference: Tensor | None) -> Solver:
+        return config_weights, {"preference": preference}

@@ -12,7 +12,7 @@ from ..inputs import PerTask
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
-from .base import Aggregation, Heads, Ranks
+from .base import Aggregation, Heads, Ranks, Solver
 
 
 @register(
@@ -107,5 +107,5 @@ class DualProj(Aggregation):
             process_group=process_group,
         )
 
-    def solve(self, gram: Tensor, context: StepContext) -> Tensor:
-        return dualproj_weights(gram, preference=self._preference(gram))
+    def _solver(self, context: StepContext, preference: Tensor | None) -> Solver:
+        return dualproj_weights, {"preference": preference}

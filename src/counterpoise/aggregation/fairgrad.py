@@ -12,7 +12,7 @@ from ..inputs import PerTask, check_number
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
-from .base import Aggregation, Heads, Ranks
+from .base import Aggregation, Heads, Ranks, Solver
 
 
 @register(
@@ -110,8 +110,8 @@ class FairGrad(Aggregation):
         check_number(self, "alpha", alpha, above=0)
         self.alpha = alpha
 
-    def solve(self, gram: Tensor, context: StepContext) -> Tensor:
-        return fairgrad_weights(gram, alpha=self.alpha, preference=self._preference(gram))
+    def _solver(self, context: StepContext, preference: Tensor | None) -> Solver:
+        return fairgrad_weights, {"alpha": self.alpha, "preference": preference}
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, alpha={self.alpha}"

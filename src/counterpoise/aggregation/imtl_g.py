@@ -11,7 +11,7 @@ from ..inputs import PerTask
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
-from .base import Aggregation, Heads, Ranks
+from .base import Aggregation, Heads, Ranks, Solver
 
 
 @register(
@@ -102,5 +102,5 @@ class IMTLG(Aggregation):
             process_group=process_group,
         )
 
-    def solve(self, gram: Tensor, context: StepContext) -> Tensor:
-        return imtl_g_weights(gram)
+    def _solver(self, context: StepContext, preference: Tensor | None) -> Solver:
+        return imtl_g_weights, {}

@@ -13,7 +13,7 @@ from ..inputs import PerTask
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
-from .base import Aggregation, Heads, Ranks
+from .base import Aggregation, Heads, Ranks, Solver
 
 Normalise = Literal["none", "l2", "loss", "loss+"]
 
@@ -117,14 +117,18 @@ class MGDA(Aggregation):
         self.normalise = normalise
         self.requires_positive_losses = normalise in ("loss", "loss+")
 
-    def solve(self, gram: Tensor, context: StepContext) -> Tensor:
-        divisors = torch.ones_like(context.losses, dtype=gram.dtype)
-        if self.normalise in ("l2", "loss+"):
-            divisors = divisors * gram.diagonal(dim1=-2, dim2=-1).sqrt()
-        if self.normalise in ("loss", "loss+"):
-            divisors = divisors * context.losses.to(gram.dtype)
-        divisors = torch.where(divisors > 0, divisors, 1.0)
-        return mgda_weights(gram / divisors.unsqueeze(-1) / divisors.unsqueeze(-2))
+    def _solver(self, context: StepContext, preference: Tensor | None) -> Solver:
+        return _solve_normalised, {"losses": context.losses, "normalise": self.normalise}
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, normalise={self.normalise}"
+
+
+def _solve_normalised(gram: Tensor, *, losses: Tensor, normalise: Normalise) -> Tensor:
+    divisors = torch.ones_like(losses, dtype=gram.dtype)
+    if normalise in ("l2", "loss+"):
+        divisors = divisors * gram.diagonal(dim1=-2, dim2=-1).sqrt()
+    if normalise in ("loss", "loss+"):
+        divisors = divisors * losses.to(gram.dtype)
+    divisors = torch.where(divisors > 0, divisors, 1.0)
+    return mgda_weights(gram / divisors.unsqueeze(-1) / divisors.unsqueeze(-2))

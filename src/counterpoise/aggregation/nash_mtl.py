@@ -13,7 +13,7 @@ from ..inputs import PerTask, check_number
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
-from .base import Aggregation, Heads, Ranks
+from .base import Aggregation, Heads, Ranks, Solver
 
 
 @register(
@@ -112,14 +112,18 @@ class NashMTL(Aggregation):
         check_number(self, "max_norm", max_norm, above=0, optional=True)
         self.max_norm = max_norm
 
-    def solve(self, gram: Tensor, context: StepContext) -> Tensor:
-        weights = nash_weights(gram, preference=self._preference(gram))
-        if self.max_norm is None:
-            return weights
-        # ‖Σ α_i g_i‖² = αᵀGα. An absent task has weight 0, and its row may be NaN.
-        products = torch.where(weights != 0, (gram.nan_to_num(0.0) @ weights.unsqueeze(-1)).squeeze(-1), 0.0)
-        length = (weights * products).sum(-1, keepdim=True).clamp_min(0.0).sqrt()
-        return weights * (self.max_norm / length.clamp_min(1e-30)).clamp_max(1.0)
+    def _solver(self, context: StepContext, preference: Tensor | None) -> Solver:
+        return _solve_with_norm, {"max_norm": self.max_norm, "preference": preference}
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, max_norm={self.max_norm}"
+
+
+def _solve_with_norm(gram: Tensor, *, max_norm: float | None, preference: Tensor | None) -> Tensor:
+    weights = nash_weights(gram, preference=preference)
+    if max_norm is None:
+        return weights
+    # ‖Σ α_i g_i‖² = αᵀGα. An absent task has weight 0, and its row may be NaN.
+    products = torch.where(weights != 0, (gram.nan_to_num(0.0) @ weights.unsqueeze(-1)).squeeze(-1), 0.0)
+    length = (weights * products).sum(-1, keepdim=True).clamp_min(0.0).sqrt()
+    return weights * (max_norm / length.clamp_min(1e-30)).clamp_max(1.0)

@@ -14,7 +14,7 @@ from ..inputs import PerTask
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
-from .base import Aggregation, Heads, Ranks
+from .base import Aggregation, Heads, Ranks, Solver
 
 
 @register(
@@ -117,10 +117,11 @@ class PCGrad(Aggregation):
         self.register_buffer("seed", replica_seeds(seed, self.batch_shape))
         self.register_buffer("counter", torch.zeros(self.batch_shape, dtype=torch.long))
 
-    def solve(self, gram: Tensor, context: StepContext) -> Tensor:
-        weights = _solve_in_random_order(gram, self.seed, self.counter)
+    def _solver(self, context: StepContext, preference: Tensor | None) -> Solver:
+        return _solve_in_random_order, {"seed": self.seed, "counter": self.counter}
+
+    def _end_solve(self, context: StepContext) -> None:
         self._count_draw(context)
-        return weights
 
     def _draw_order(self, context: StepContext) -> Tensor:
         """Return the order in which each task visits the others, (…, T, T)."""

@@ -40,8 +40,7 @@ class Recording:
         self.graph, self.result = capture(call, warm_up=call)
 
     def __call__(self, inputs: Sequence[Tensor]) -> Tensor:
-        for static, given in zip(self.inputs, inputs, strict=True):
-            static.copy_(given)
+        torch._foreach_copy_(self.inputs, list(inputs))
         self.graph.replay()
         return self.result.clone()
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from . import _floats
 from ._floats import FLOOR
-from ._masking import masked_mean, masked_softmax, split_absent
+from ._masking import masked_mean, masked_softmax, output_dtype, split_absent, working_dtype
 from ._step import Step, make_step, reads_floats, step_from_floats
 
 
@@ -32,6 +32,16 @@ def weighted_sum(weights: Tensor, losses: Tensor) -> Step:
     x, present = split_absent(losses)
     weights = weights.detach().to(x.dtype) * present
     return make_step(losses, (weights * x).sum(-1), weights)
+
+
+def unweighted_sum(losses: Tensor) -> Step:
+    """Compute Σ L_i over the present tasks, as :func:`weighted_sum` with weights of 1, in fewer operations."""
+    if reads_floats(losses):
+        return weighted_sum(torch.ones_like(losses), losses)
+    losses = losses.detach()
+    dtype = output_dtype(losses)
+    finite = losses.to(working_dtype(losses.device)).nan_to_num(0.0, 0.0, 0.0)
+    return Step(finite.sum(-1).to(dtype), (losses.abs() < torch.inf).to(dtype))
 
 
 def uw_o(losses: Tensor, scales: Tensor | None = None, *, normalise: bool = False) -> Step:

@@ -151,7 +151,7 @@ def long_products(columns: Sequence[Sequence[Tensor]]) -> Tensor:
     """
     count, device = len(columns[0]), columns[0][0].device
     dtype = functools.reduce(torch.promote_types, {column[0].dtype for column in columns}, torch.float32)
-    pieces = -(-sum(column[0].numel() for column in columns) // GPU_PIECE)
+    pieces = max(-(-sum(column[0].numel() for column in columns) // GPU_PIECE), 1)
     parts = -(-pieces // max(GPU_ELEMENTS // count // GPU_PIECE, 1))
     size = -(-pieces // parts) * GPU_PIECE
     matrix = torch.empty(count, size, dtype=dtype, device=device)
@@ -159,7 +159,7 @@ def long_products(columns: Sequence[Sequence[Tensor]]) -> Tensor:
     transposed, products = batch.mT, []
     for part in _parts_of_length(map(_flatten_in_memory_order, columns), size):
         lengths = [len(column[0]) for column in part]
-        copies: Sequence[Tensor] = rows
+        copies = [*rows]
         if lengths != [size]:
             places = [row.split([*lengths, size - sum(lengths)]) for row in rows]
             copies = [copy for place in places for copy in place[:-1]]
