@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import counterpoise as cp
 from counterpoise import functional as f
+from counterpoise.functional import _replay
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -113,3 +114,58 @@ def test_mixed_precision_trains_like_float32() -> None:
             scaler.update()
         finals.append(torch.stack(net.losses(x, y)[0]).detach())
     torch.testing.assert_close(finals[1], finals[0], rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("at", ["loop", "features"])
+@pytest.mark.parametrize("name", ["pcgrad", "upgrad", "nash-mtl", "mgda", "cagrad", "config", "imtl-g", "fairgrad"])
+def test_replayed_steps_agree_with_eager_ones(name: str, at: str, half: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    replay, replays = _replay.Recording.__call__, []
+
+    def count_replays(recording: _replay.Recording, inputs: list[Tensor]) -> Tensor:
+        replays.append(recording)
+        return replay(recording, inputs)
+
+    monkeypatch.setattr(_replay.Recording, "__call__", count_replays)
+    found: list[list[Tensor | None]] = []
+    for enabled in (False, True):
+        monkeypatch.setattr(_replay, "ENABLED", enabled)
+        net = Net().cuda()
+        balancer = cp.make(name, 3, passes="loop", importance=[1.0, 2.0, 1.0]).cuda()
+        scaler = torch.amp.GradScaler("cuda", init_scale=256.0) if half else None
+        results: list[Tensor | None] = []
+        for count in range(10):
+            generator = torch.Generator().manual_seed(count)
+            x, y = torch.randn(64, 6, generator=generator).cuda(), 5 * torch.randn(64, 3, generator=generator).cuda()
+            with torch.autocast("cuda", dtype=torch.float16, enabled=half):
+                losses, z = net.losses(x, y)
+            if count == 6:
+                losses[1] = losses[1] * torch.nan  # an absent task
+            net.zero_grad()
+            where: dict[str, Any] = {"features": z} if at == "features" else {"shared": net.trunk.parameters()}
+            results.append(balancer.backward(losses, scaler=scaler, **where))
+            results += [balancer.weights, *(p.grad for p in net.trunk.parameters())]
+        found.append(results)
+    torch.testing.assert_close(found[1], found[0], rtol=2e-3, atol=1e-2 if half else 1e-5, equal_nan=True)
+    assert len(replays) >= 10 - _replay.EAGER_CALLS
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_products_and_sums_of_long_gradients(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    from counterpoise.gradients import combination, gram
+
+    monkeypatch.setattr(gram, "GPU_ELEMENTS", 1 << 17)
+    shapes = [(7,), (40, 30, 5, 5), (64,), (200, 301), (1,)]
+    rows = [[torch.randn(shape, device="cuda").to(dtype) for shape in shapes] for _ in range(3)]
+    for row in rows:
+        row[1] = row[1].contiguous(memory_format=torch.channels_last)
+    flat = torch.stack([torch.cat([grad.flatten() for grad in row]) for row in rows]).double()
+    products = gram.gram_matrix([[*row] for row in rows], 0)
+    torch.testing.assert_close(products, flat @ flat.mT, rtol=1e-5, atol=1e-2)
+    weights = torch.tensor([1e5, -1e5, 2.0], device="cuda") * (1e-4 if dtype is torch.float32 else 1e-3)
+    combined = combination.combine([[*row] for row in rows], weights)
+    assert all(grad is not None and grad.dtype is dtype for grad in combined)
+    together = torch.cat([grad.flatten() for grad in combined if grad is not None]).double()
+    torch.testing.assert_close(
+        together, weights.double() @ flat, rtol=2e-3, atol=0.5 if dtype is torch.float16 else 1e-4
+    )

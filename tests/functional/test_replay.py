@@ -1,5 +1,6 @@
 """Solvers as CUDA graphs: when a call is captured, and the same weights as without graphs."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -97,6 +98,56 @@ def test_jacobi_rotations_decompose_symmetric_matrices(tasks: int) -> None:
     values, vectors = jacobi_eigh(matrix)
     torch.testing.assert_close(values.sort(-1).values, torch.linalg.eigvalsh(matrix), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(vectors @ torch.diag_embed(values) @ vectors.mT, matrix, rtol=1e-12, atol=1e-12)
+
+
+class RepeatedCall:
+    """Stands for a captured graph: it calls the solver on its own copies of the inputs."""
+
+    def __init__(self, solver: Any, arguments: Any, options: Any) -> None:
+        copied = [_replay._copy(value) for value in arguments]
+        named = {name: _replay._copy(value) for name, value in options.items()}
+        self.inputs = _replay._tensors(copied, named)
+        self.call = functools.partial(solver, *copied, **named)
+
+    def __call__(self, inputs: list[Tensor]) -> Tensor:
+        torch._foreach_copy_(self.inputs, list(inputs))
+        result: Tensor = self.call()
+        return result
+
+
+WITH_SOLVER = ["pcgrad", "upgrad", "nash-mtl", "mgda", "cagrad", "config", "imtl-g", "fairgrad", "dualproj", "imtl"]
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("name", WITH_SOLVER)
+def test_steps_with_a_replay_from_the_products_to_the_weights(
+    name: str, scaled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph keeps no value of the step in which it was captured."""
+
+    class Stream:
+        cuda_stream = 0
+
+    found = []
+    for replays in (False, True):
+        if replays:
+            monkeypatch.setattr(_replay, "Recording", RepeatedCall)
+            monkeypatch.setattr(_replay, "_can_replay", lambda arguments, options: True)
+            monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+        balancer = cp.make(name, 3, importance=[1.0, 2.0, 0.5])
+        generator = torch.Generator().manual_seed(0)
+        for step in range(9):
+            z = torch.ones(6, dtype=torch.float64, requires_grad=True)
+            jacobian = torch.randn(6, 3, generator=generator, dtype=torch.float64)
+            losses: list[Tensor | None] = [*(10 + (z * 1.0) @ jacobian)]
+            if step == 6:
+                losses[1] = None
+            if step == 7 and hasattr(balancer, "alpha"):
+                balancer.alpha = 0.3
+            scaler = torch.amp.GradScaler("cpu", init_scale=2.0**step) if scaled else None
+            objective = balancer.backward(losses, shared=[z], scaler=scaler)
+            found += [[objective, balancer.weights, z.grad]]
+    torch.testing.assert_close(found[9:], found[:9], rtol=1e-12, atol=1e-12)
 
 
 @needs_cuda

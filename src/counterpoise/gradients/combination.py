@@ -42,6 +42,10 @@ def combine(rows: list[GradientList], weights: Tensor | None, stacks: GradientLi
             continue
         sums, terms = [local_part(result[k]) for k in added], [local_part(row[k]) for k in added]
         if isinstance(factor, Tensor):
+            if not factor.dim() and _has_float16(terms):
+                for total, term in zip(sums, terms, strict=True):  # in float32, and in one operation
+                    total.addcmul_(term, _expand(factor, term))
+                continue
             _scale(terms, factor)
         torch._foreach_add_(sums, terms, alpha=factor if isinstance(factor, float) else 1.0)
     return result
@@ -84,5 +88,10 @@ def _scale(grads: Sequence[Tensor | None], factor: float | Tensor | None) -> Non
     if isinstance(factor, float) or (factor.dim() == 0 and not _has_float16(tensors)):
         torch._foreach_mul_(tensors, factor)
         return
-    for tensor in tensors:  # a factor with a dimension is not converted to the dtype of the tensor
-        tensor.mul_(factor.view(*factor.shape, *(1,) * (tensor.dim() - factor.dim())))
+    for tensor in tensors:
+        tensor.mul_(_expand(factor, tensor))
+
+
+def _expand(factor: Tensor, tensor: Tensor) -> Tensor:
+    """Return factors (…) with the dimensions of the tensor. Torch converts only those without one to its dtype."""
+    return factor.view((*factor.shape, *(1,) * (tensor.dim() - factor.dim())))

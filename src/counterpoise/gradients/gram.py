@@ -194,7 +194,7 @@ def _parts_of_length(columns: Iterable[Sequence[Tensor]], size: int) -> Iterator
 def _flatten_in_memory_order(rows: Sequence[Tensor]) -> Sequence[Tensor]:
     """Flatten tensors whose elements have the same order in memory without a copy (channels last), others in a copy."""
     if all(row.is_contiguous() for row in rows):
-        return [row.flatten() for row in rows]
+        return rows if rows[0].dim() == 1 else [row.flatten() for row in rows]
     if rows[0].dim() == 4 and all(row.is_contiguous(memory_format=torch.channels_last) for row in rows):
         return [row.as_strided((row.numel(),), (1,)) for row in rows]
     strides = rows[0].stride()

@@ -1,11 +1,14 @@
 """Sharded tensors (DTensor), as FSDP creates them."""
 
 from torch import Tensor
+from torch.nn import Parameter
+
+_WHOLE = (Tensor, Parameter)  # a missing attribute takes longer to look up
 
 
 def is_sharded(tensor: Tensor) -> bool:
     """Return whether each rank holds only a part of the tensor."""
-    return hasattr(tensor, "to_local")
+    return type(tensor) not in _WHOLE and hasattr(tensor, "to_local")
 
 
 def local_part(grad: Tensor | None) -> Tensor:

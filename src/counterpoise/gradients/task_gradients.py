@@ -156,10 +156,10 @@ def _split(
 ) -> TaskGradients:
     """Separate the gradients of the targets, which come first in each row, from those of the leaves."""
     count = len(targets)
-    _check_reached([row[:count] for row in rows])
+    own, others = [row[:count] for row in rows], [row[count:] for row in rows]
+    _check_reached(own)
     slots = tuple(root.slot for root in roots)
     partial = 1.0 if any(is_sharded(target) for target in targets) else None
-    own, others = [row[:count] for row in rows], [row[count:] for row in rows]
     return TaskGradients(list(targets), slots, own, others, list(leaves), partial)
 
 
@@ -169,7 +169,8 @@ def _check_reached(rows: list[GradientList]) -> None:
         raise ValueError(UNREACHED)
     for row in rows:
         for grad in row:
-            check_dense(grad)
+            if grad is not None and grad.layout is not torch.strided:
+                check_dense(grad)
 
 
 def check_dense(grad: Tensor | None) -> None:
