@@ -143,7 +143,7 @@ def test_steps_with_a_replay_from_the_products_to_the_weights(
             if step == 6:
                 losses[1] = None
             if step == 7 and hasattr(balancer, "alpha"):
-                balancer.alpha = 0.3
+                balancer.alpha = 0.3  # type: ignore[assignment]
             scaler = torch.amp.GradScaler("cpu", init_scale=2.0**step) if scaled else None
             objective = balancer.backward(losses, shared=[z], scaler=scaler)
             found += [[objective, balancer.weights, z.grad]]

@@ -320,7 +320,13 @@ class Aggregation(GradientStatistics):
         weighed = losses if isinstance(losses, WeighedLosses) else self._weigh(losses, counts, scale, targets, **needs)
         step, values = weighed.step, weighed.values
         known = values if self.ranks == "local" else weighed.mean
-        present = (step.weights != 0) & (known.abs() < torch.inf)  # fewer kernels than `isfinite`
+        present = step.weights != 0
+        if (
+            self.weighting is not None
+            or known is not weighed.mean
+            or type(self).multipliers is not Aggregation.multipliers
+        ):
+            present = present & (known.abs() < torch.inf)  # fewer kernels than `isfinite`
         context = StepContext(weighed.mean, step.weights, present, scale, weighed.learning)
         flow = weighed.local.weights
         if not self.needs_task_gradients(context):

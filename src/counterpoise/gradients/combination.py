@@ -42,8 +42,8 @@ def combine(rows: list[GradientList], weights: Tensor | None, stacks: GradientLi
             continue
         sums, terms = [local_part(result[k]) for k in added], [local_part(row[k]) for k in added]
         if isinstance(factor, Tensor):
-            if not factor.dim() and _has_float16(terms):
-                for total, term in zip(sums, terms, strict=True):  # in float32, and in one operation
+            if factor.is_cuda and not factor.dim() and _has_float16(terms):
+                for total, term in zip(sums, terms, strict=True):  # two operations at once, in float32
                     total.addcmul_(term, _expand(factor, term))
                 continue
             _scale(terms, factor)
