@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 import counterpoise as cp
 from counterpoise import functional as f
+from counterpoise import gradients
 from counterpoise.functional import _replay
+from counterpoise.gradients import combination, gram
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -152,8 +154,6 @@ def test_replayed_steps_agree_with_eager_ones(name: str, at: str, half: bool, mo
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_products_and_sums_of_long_gradients(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    from counterpoise.gradients import combination, gram
-
     monkeypatch.setattr(gram, "GPU_ELEMENTS", 1 << 17)
     shapes = [(7,), (40, 30, 5, 5), (64,), (200, 301), (1,)]
     rows = [[torch.randn(shape, device="cuda").to(dtype) for shape in shapes] for _ in range(3)]
@@ -162,6 +162,15 @@ def test_products_and_sums_of_long_gradients(dtype: torch.dtype, monkeypatch: py
     flat = torch.stack([torch.cat([grad.flatten() for grad in row]) for row in rows]).double()
     products = gram.gram_matrix([[*row] for row in rows], 0)
     torch.testing.assert_close(products, flat @ flat.mT, rtol=1e-5, atol=1e-2)
+    partial: list[gradients.GradientList] = [[*row] for row in rows]
+    partial[1][3] = None  # a task that does not depend on one of the tensors
+    zeroed = [
+        torch.zeros_like(grad) if i == 1 and k == 3 else grad
+        for i, row in enumerate(rows)
+        for k, grad in enumerate(row)
+    ]
+    kept = torch.cat([grad.flatten() for grad in zeroed]).view(3, -1).double()
+    torch.testing.assert_close(gram.gram_matrix(partial, 0), kept @ kept.mT, rtol=1e-5, atol=1e-2)
     weights = torch.tensor([1e5, -1e5, 2.0], device="cuda") * (1e-4 if dtype is torch.float32 else 1e-3)
     combined = combination.combine([[*row] for row in rows], weights)
     assert all(grad is not None and grad.dtype is dtype for grad in combined)
