@@ -158,7 +158,7 @@ def long_products(columns: Sequence[Sequence[Tensor]]) -> Tensor:
     rows, batch = matrix.unbind(), matrix.view(count, -1, GPU_PIECE).transpose(0, 1)
     transposed, products = batch.mT, []
     for part in _parts_of_length(map(_flatten_in_memory_order, columns), size):
-        lengths = [len(column[0]) for column in part]
+        lengths = [column[0].numel() for column in part]
         copies = [*rows]
         if lengths != [size]:
             places = [row.split([*lengths, size - sum(lengths)]) for row in rows]
@@ -175,7 +175,7 @@ def _parts_of_length(columns: Iterable[Sequence[Tensor]], size: int) -> Iterator
     part: list[Sequence[Tensor]] = []
     room = size
     for column in columns:
-        length = len(column[0])
+        length = column[0].numel()
         cuts = [column]
         if length > room:
             whole, rest = divmod(length - room, size)
@@ -183,7 +183,7 @@ def _parts_of_length(columns: Iterable[Sequence[Tensor]], size: int) -> Iterator
             cuts = list(zip(*(row.split(lengths) for row in column), strict=True))
         for cut in cuts:
             part.append(cut)
-            room -= len(cut[0])
+            room -= cut[0].numel()
             if room == 0:
                 yield part
                 part, room = [], size
