@@ -284,6 +284,7 @@ def main() -> None:
         "forms on CUDA, no graphs": forms_on_device("loss_space_forms_cuda_no_graphs"),
         "large models": large_models("passes_large_cpu", "passes_memory_cpu"),
         "large models on CUDA": large_models("passes_vit_cuda", "passes_vit_cuda"),
+        "large MLP on CUDA": large_models("passes_mlp_cuda", "passes_mlp_cuda"),
         "transformer": transformer("transformer_cuda"),
         "transformer, no graphs": transformer("transformer_cuda_no_graphs"),
         "dense": dense(),

@@ -183,7 +183,7 @@ class BackwardPasses:
         if passes != "auto":
             return "loop" if passes == "lean" and len(roots) < 2 else passes
         size = sum(target.numel() for target in place.targets)
-        on_cpu = place.targets[0].device.type == "cpu"  # lean passes have not been measured on other devices
+        on_cpu = place.targets[0].device.type == "cpu"  # on a GPU, lean passes may be slower than a loop
         possible = on_cpu and not rows and not place.sharded and not self.refuses_lean and READS_GRAPH
         if possible and self._prefers_lean(roots, place.targets, len(roots) * size):
             return "lean"
