@@ -268,6 +268,7 @@ def selections(device: str, epochs: int | None = None) -> list[Selection]:
         *(select(f"pinn-{name}", SEARCHED, seeds=SEARCH_SEEDS) for name in ("helmholtz", "burgers")),
         *(select("pinn-burgers", COLUMNS, condition) for condition in ("authors' code", "constant rate")),
         select("pinn-burgers", CONSTANT_RATE, "constant rate"),
+        select("pinn-klein-gordon", COLUMNS, "authors' points"),
         select("pinn-kirchhoff", ONE_PASS),
         select("pinn-kirchhoff", PLATE, "authors' code"),
         select("pinn-kirchhoff", dict.fromkeys(plate)),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from helpers.paths import ROOT
 
+from counterpoise.lab.report.figures.leaderboard import RECOMMENDED
 from counterpoise.lab.report.leaderboard_text import answers
 from counterpoise.lab.report.leaderboard_worlds import ADAMW
 from counterpoise.lab.studies import STUDIES
@@ -38,6 +39,7 @@ def test_recommendation_for_pinns_is_the_same_on_all_pages(script: Any) -> None:
     for code in answer.code:
         assert code in (ROOT / "docs/pinns.md").read_text(encoding="utf-8")
         assert code.replace("tasks", "…") in use
+    assert recommendation.chosen()[0].method in RECOMMENDED, "the figure must show it"
     assert 'statistic="gradient"' in use
     assert "`cp.NashMTL(…)`" in use
 

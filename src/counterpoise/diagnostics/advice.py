@@ -38,7 +38,7 @@ scale.
 FOLLOWS_NORMS = {"GradNormalise", "LRA", "NTK", "GradNorm", "GradNormProxy", "BPGS(statistic='gradient')"}
 """Methods whose weights follow the norms of the task gradients."""
 
-RECOMMENDED_BY_NORMS = ("LRA", "GradNormalise")
+RECOMMENDED_BY_NORMS = ("GradNormalise", "LRA")
 """Those that need neither residuals nor a learning rate of their own, the better one on the recorded PINNs first."""
 
 

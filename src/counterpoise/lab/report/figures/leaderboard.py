@@ -16,7 +16,7 @@ STYLES = {
     0: ("undecided", MarkStyle("#888888", "s")),
 }
 LEAST_WORLDS = 3
-RECOMMENDED = ("LRA", "BPGS + CAGrad")
+RECOMMENDED = ("BPGS (gradient)", "BPGS + CAGrad")
 """Methods that were run in fewer worlds are only in the tables, except these, which the answers recommend."""
 MAX_METHODS = 24
 COLUMNS = 3
