@@ -55,7 +55,6 @@ def read_in_chunks(
             elif stack is not None:
                 stack[start : start + chunk] = 0
     if isinstance(sink, HostStack):
-        sink.finish()
         return result[: len(probes)], [sink]
     leaving = [
         empty_stack(edge, count).zero_() if stack is None else stack
