@@ -123,7 +123,7 @@ WORLDS = (
     World(
         "physics",
         "Physics",
-        "Physics-informed networks: the relative L2 error of the solution",
+        "Physics-informed networks after 20,000 to 50,000 steps: the relative L2 error of the solution",
         tuple(name for name in STUDIES if name.startswith("pinn-")),
         ("main",),
         metrics={"rel_l2": False},
