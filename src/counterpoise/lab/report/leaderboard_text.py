@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import counterpoise as cp
 
 from ..engine import Recipe
+from ..studies import STUDIES
+from ..studies.pinn import STEPS
 from .leaderboard import Estimate, Standing, WorldStandings
 from .leaderboard_cost import STEP_TIMES, Cost
 from .leaderboard_worlds import PLAIN_SUM, World, recipes
@@ -135,6 +137,8 @@ def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
     for name in names:
         for problem, estimate in worse_problems(standings, name).items():
             text += f"{problem}: {name} against the plain sum, {format_estimate(world, estimate)}. "
+    steps = [STEPS * STUDIES[name].schedule.epochs for name in world.studies]
+    text += f"All runs have {min(steps):,} to {max(steps):,} steps. "
     collapsed = collapsed_methods(standings)
     if collapsed:
         text += f"Avoid {join(collapsed, 'and')}: errors more than {1 / COLLAPSE:.0f} times those of the plain sum. "
