@@ -321,11 +321,9 @@ class Aggregation(GradientStatistics):
         step, values = weighed.step, weighed.values
         known = values if self.ranks == "local" else weighed.mean
         present = step.weights != 0
-        if (
-            self.weighting is not None
-            or known is not weighed.mean
-            or type(self).multipliers is not Aggregation.multipliers
-        ):
+        # The weights of an unweighted sum are nonzero for finite losses only.
+        unweighted = self.weighting is None and type(self).multipliers is Aggregation.multipliers
+        if not unweighted or known is not weighed.mean:
             present = present & (known.abs() < torch.inf)  # fewer kernels than `isfinite`
         context = StepContext(weighed.mean, step.weights, present, scale, weighed.learning)
         flow = weighed.local.weights
