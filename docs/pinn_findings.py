@@ -235,9 +235,9 @@ def _best() -> str:
 
 
 def _factors() -> str:
-    found = errors()[list(SUMS)]
+    found = errors().loc[list(PUBLISHED), list(SUMS)]
     best: dict[str, list[str]] = {}
-    for title in EQUATIONS:
+    for title in PUBLISHED:
         best.setdefault(str(found.loc[title].idxmin()), []).append(title)
     lowest = [f"{label} has the lowest error on {equations(titles)}" for label, titles in best.items()]
     largest = [f"{found[label].max():.4f} on {equations([str(found[label].idxmax())])} ({label})" for label in SUMS]
@@ -288,15 +288,15 @@ def _collapse() -> str:
 
 def _slow() -> str:
     labels = ("Kendall", "IMTL-L")
-    signs = {title: {better_or_worse(label, title) for label in labels} for title in EQUATIONS}
+    signs = {title: {better_or_worse(label, title) for label in labels} for title in PUBLISHED}
     words = {1: "lower", -1: "higher"}
     parts = [
         f"{word} on {equations(titles)}" for sign, word in words.items()
-        if (titles := [title for title in EQUATIONS if signs[title] == {sign}])
+        if (titles := [title for title in PUBLISHED if signs[title] == {sign}])
     ]  # fmt: skip
     return (
-        f"**{join(labels, 'and')}**, which approach 1/L slowly, do not collapse within 50,000 steps. Against the plain "
-        f"sum, their errors are {join(parts, 'and') or 'undecided'}."
+        f"**{join(labels, 'and')}**, which approach 1/L slowly, do not collapse within 50,000 steps on "
+        f"{equations(PUBLISHED)}. Against the plain sum, their errors are {join(parts, 'and') or 'undecided'}."
     )
 
 
