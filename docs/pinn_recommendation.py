@@ -7,11 +7,15 @@ from pinns_table import RECORD, STEPS
 from recorded_leaderboard import compared, recorded_board, recorded_costs
 
 from counterpoise.lab.report.leaderboard import Standing
-from counterpoise.lab.report.leaderboard_text import format_estimate, join, pinn_methods, usage, worse_problems
+from counterpoise.lab.report.leaderboard_text import (
+    format_estimate,
+    join,
+    pinn_methods,
+    pinn_steps,
+    usage,
+    worse_problems,
+)
 from counterpoise.lab.report.leaderboard_worlds import recipes
-
-LONG = "20,000 to 50,000"
-"""Steps of the recorded studies."""
 
 
 def chosen() -> list[Standing]:
@@ -79,7 +83,8 @@ def pinn_table() -> str:
     text += f"BPGS: {compared('physics', 'BPGS')}."
     if exceptions():
         text += f" But {join(exceptions(), 'and')} than the plain sum."
-    text += f" These are trainings of {LONG} steps; {short_training()} ([measurements](#measurements))."
+    text += f" These are trainings of {pinn_steps(standings.world)} steps; {short_training()}"
+    text += " ([measurements](#measurements))."
     safe = join(safe_methods(), "and") or "none"
     text += (
         f" Of the methods with one backward pass, {safe} is shown to be better than the plain sum on each equation. "

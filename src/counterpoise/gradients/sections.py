@@ -40,8 +40,7 @@ class Budget(NamedTuple):
         """Return a section in which what is read gets what the other gradients leave of the limit."""
         # A fourth of the limit is for gradients inside the section, and at least another one for what is read.
         chunk = min(self.tasks, self.limit // 4 // (INTERMEDIATES * widest))
-        batched = widest <= MAX_BATCHED_ELEMENTS and chunk >= min(self.tasks, MIN_CHUNK)
-        chunk = chunk if batched and not self._uses_host(entries) else 1
+        chunk = chunk if widest <= MAX_BATCHED_ELEMENTS and chunk >= min(self.tasks, MIN_CHUNK) else 1
         before, after = 0 if entries is self.entries else self._held(entries), self._held(exits)
         if chunk < self.tasks and before == after:  # those at the exits overwrite those at the entries
             before = 0

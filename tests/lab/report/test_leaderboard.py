@@ -28,6 +28,7 @@ from counterpoise.lab.report.leaderboard_text import (
     answers,
     format_estimate,
     pinn_methods,
+    pinn_steps,
     usage,
     verdict,
     worse_problems,
@@ -189,6 +190,7 @@ def test_answers_follow_the_numbers(board: dict[str, WorldStandings], physics: W
     assert pinn.short == "LRA, or DCGD at one backward pass per loss."
     assert pinn.code == ('cp.LRA(tasks, reference="residual")', 'cp.DCGD(tasks, residual="residual")')
     assert pinn.text.startswith("Against the plain sum, LRA: error 10 × lower; DCGD: error 20 × lower.")
+    assert pinn_steps(physics.world) in physics.world.situation
     assert "Avoid BPGS: errors more than 5 times those of the plain sum" in pinn.text
     assert similar.short == "The plain sum."
     assert similar.text.startswith("Of 2 methods, only BPGS (+9.9 %) and")

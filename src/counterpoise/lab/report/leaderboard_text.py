@@ -137,8 +137,7 @@ def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
     for name in names:
         for problem, estimate in worse_problems(standings, name).items():
             text += f"{problem}: {name} against the plain sum, {format_estimate(world, estimate)}. "
-    steps = [STEPS * STUDIES[name].schedule.epochs for name in world.studies]
-    text += f"All runs have {min(steps):,} to {max(steps):,} steps. "
+    text += f"All runs have {pinn_steps(world)} steps. "
     collapsed = collapsed_methods(standings)
     if collapsed:
         text += f"Avoid {join(collapsed, 'and')}: errors more than {1 / COLLAPSE:.0f} times those of the plain sum. "
@@ -157,6 +156,12 @@ def pinn_methods(standings: WorldStandings, costs: Mapping[str, Cost]) -> list[S
     best = [group[0] for group in groups if group]
     worse = len(best) > 1 and verdict(standings.world, standings.compare(best[1].method, best[0].method)) < 0
     return best[:1] if worse else best
+
+
+def pinn_steps(world: World) -> str:
+    """Return the number of steps of the runs of physics-informed networks: "20,000 to 50,000"."""
+    steps = [STEPS * STUDIES[name].schedule.epochs for name in world.studies]
+    return f"{min(steps):,} to {max(steps):,}"
 
 
 def worse_problems(standings: WorldStandings, method: str) -> dict[str, Estimate]:
