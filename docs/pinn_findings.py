@@ -1,7 +1,7 @@
 """What the recorded runs say about physics-informed networks: published errors, and the methods compared."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -22,7 +22,12 @@ NAMES = method_labels(next(iter(EQUATIONS.values())))
 """Label of a method in the studies → its name on the leaderboard."""
 FORMS = {"LRA": "the default", "LRA (mean/mean)": '`"mean-mean"`', "LRA (max/mean)": '`"max-mean"`'}
 """Forms of LRA, which are all compared with the published row of LRA."""
-BURGERS, PLATE = "Burgers equation", "Kirchhoff plate"
+BURGERS, KLEIN_GORDON, PLATE = "Burgers equation", "Klein-Gordon equation", "Kirchhoff plate"
+OTHER_SETTINGS = {
+    BURGERS: ("Burgers, constant rate", "1280 points inside, constant learning rate"),
+    KLEIN_GORDON: ("Klein-Gordon, 128 points", "128 points inside"),
+}
+"""Equation → the head of its further column in the table of published errors, and a part of the title of its table."""
 SEARCHED_EQUATIONS = ("Helmholtz equation", BURGERS)
 SUMS = ("Sum", "Sum ×10", "Sum ×100", "Sum ×1000")
 COLLAPSED = 0.8
@@ -74,10 +79,10 @@ def against_published(label: str, title: str, error: float | None = None) -> str
     return f"{factor:.{0 if factor >= 9.5 else 1}f} × {'higher' if ratio > 1 else 'lower'}"
 
 
-def constant_rate_errors(part: str = "1280 points inside, constant learning rate") -> dict[str, float]:
-    """Return the mean errors on Burgers with a constant learning rate, by method."""
-    tables = read_tables(RESULTS / "physics" / "tables" / "pinn-burgers.md")
-    rows = next((rows for title, rows in tables.items() if part in title), {})
+def errors_with(title: str, part: str) -> dict[str, float]:
+    """Return the mean errors on an equation in the condition whose title contains a text, by method."""
+    tables = read_tables(RESULTS / "physics" / "tables" / f"{EQUATIONS[title].name}.md")
+    rows = next((rows for heading, rows in tables.items() if part in heading), {})
     return {label: float(next(iter(cells.values())).split()[0]) for label, cells in rows.items()}
 
 
@@ -85,16 +90,16 @@ def published_table() -> str:
     """Return which of the published errors agree with ours, and which form of LRA gives the published ones."""
     rows = [label for label in NAMES if label in FORMS or label in next(iter(PUBLISHED.values())).paper["rel_l2"]]
     cells = {label: [against_published(label, title) for title in PUBLISHED] for label in rows}
-    constant = {label: against_published(label, BURGERS, error) for label, error in constant_rate_errors().items()
-                if label in rows}  # fmt: skip
     shown = [
         [label, *(f"{published(label, t)}: {cell}" for t, cell in zip(PUBLISHED, cells[label], strict=True))]
         for label in rows
     ]
     heads = ["method", *(equations([title]) for title in PUBLISHED)]
-    column = heads.index(equations([BURGERS])) + 1
-    for row in (heads, *shown):
-        row.insert(column, "Burgers, constant rate" if row is heads else constant.get(row[0], "–"))
+    for title, (head, part) in OTHER_SETTINGS.items():
+        found = {label: against_published(label, title, error) for label, error in errors_with(title, part).items()}
+        column = heads.index(equations([title])) + 1
+        for row in (heads, *shown):
+            row.insert(column, head if row is heads else found.get(row[0], "–"))
     everywhere = [label for label, found in cells.items() if set(found) == {"agrees"}]
     forms = {label: [t for t, cell in zip(PUBLISHED, cells[label], strict=True) if cell == "agrees"] for label in FORMS}
     parts = [f"{text} on {equations(forms[label]) or 'none'}" for label, text in FORMS.items()]
@@ -112,22 +117,37 @@ def published_table() -> str:
     return f"{markdown_table(heads, shown)}\n\n{text}"
 
 
-def burgers_schedules() -> str:
-    """Say with which learning rates the published errors on Burgers are reproduced."""
-    settings = {
-        "the decaying learning rate of the paper": errors().loc[BURGERS].to_dict(),
-        "a constant learning rate": constant_rate_errors(),
-        "a constant learning rate and 42 points on each side, as in the public code": constant_rate_errors("42 on"),
-    }
-    common = [label for label in EQUATIONS[BURGERS].paper["rel_l2"] if all(label in e for e in settings.values())]
+def agreement(title: str, settings: Mapping[str, Mapping[str, float]]) -> tuple[list[str], str]:
+    """Say which published errors on an equation are reproduced in which setting.
+
+    Args:
+        title: The equation.
+        settings: Name of a setting → mean errors by method.
+
+    Returns:
+        The methods that were run in all settings, and the text.
+    """
+    common = [label for label in EQUATIONS[title].paper["rel_l2"] if all(label in e for e in settings.values())]
     agree = {
-        setting: [label for label in common if against_published(label, BURGERS, found[label]) == "agrees"]
+        setting: [label for label in common if against_published(label, title, found[label]) == "agrees"]
         for setting, found in settings.items()
     }
     parts = [f"{join(labels, 'and') or 'none'} with {setting}" for setting, labels in agree.items()]
     never = [label for label in common if not any(label in labels for labels in agree.values())]
-    text = f"Of the {len(common)} rows that were run in all three settings, these agree: {'; '.join(parts)}."
+    number = {2: "both", 3: "all three"}[len(settings)]
+    text = f"Of the {len(common)} rows that were run in {number} settings, these agree: {'; '.join(parts)}."
     text += f" {join(never, 'and')} {'agree' if len(never) > 1 else 'agrees'} in none." if never else ""
+    return common, text
+
+
+def burgers_schedules() -> str:
+    """Say with which learning rates the published errors on Burgers are reproduced."""
+    settings = {
+        "the decaying learning rate of the paper": errors().loc[BURGERS].to_dict(),
+        "a constant learning rate": errors_with(BURGERS, OTHER_SETTINGS[BURGERS][1]),
+        "a constant learning rate and 42 points on each side, as in the public code": errors_with(BURGERS, "42 on"),
+    }
+    common, text = agreement(BURGERS, settings)
     decaying, constant, _ = settings.values()
     factors = sorted(decaying[label] / constant[label] for label in common)
     lower = sum(factor > 1 for factor in factors)
@@ -135,6 +155,18 @@ def burgers_schedules() -> str:
         f"{text} {'All' if lower == len(common) else lower} of them have lower errors with the constant learning rate "
         f"than with the decaying one, by factors of {factors[-lower]:.1f} to {factors[-1]:.1f}."
     )
+
+
+def klein_gordon_points() -> str:
+    """Say with which number of points the published errors on Klein-Gordon are reproduced."""
+    settings = {
+        "1,280 points": errors().loc[KLEIN_GORDON].to_dict(),
+        "128 points": errors_with(KLEIN_GORDON, OTHER_SETTINGS[KLEIN_GORDON][1]),
+    }
+    common, text = agreement(KLEIN_GORDON, settings)
+    many, few = settings.values()
+    factors = sorted(few[label] / many[label] for label in common)
+    return f"{text} With fewer points the errors are {factors[0]:.1f} to {factors[-1]:.1f} × as large."
 
 
 def claim_result(claim: str, title: str, ledger: Path = RESULTS / "physics" / "ledger.md") -> tuple[str, str]:

@@ -199,7 +199,7 @@ def compressed_plotly() -> str:
 
 def compress(text: str) -> str:
     """Return a text as base64 of gzip, which the page decompresses."""
-    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+    return base64.b64encode(gzip.compress(text.encode(), compresslevel=6, mtime=0)).decode()
 
 
 def _repeated(titles: Iterable[str]) -> Sequence[str]:

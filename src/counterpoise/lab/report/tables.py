@@ -1,6 +1,5 @@
 """Tables of our scores beside the paper's, for the terminal, CSV and Markdown."""
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -138,25 +137,32 @@ def table_entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> li
     selected = select_seeds(frame, seeds)
     runs = dict(iter(selected.groupby(["method", "condition"], sort=False)))
     none = selected.iloc[:0]
+    parts = study.conditions_by_part()
+    rows = {part: _rows(study, frame, conditions, seeds) for part, conditions in parts.items()}
     found = []
     for metric in (*study.metrics, *study.further_metrics):
-        for part, conditions in study.conditions_by_part().items():
-            scores = frame[frame["condition"].isin([condition.key for condition in conditions])]
-            # Also of methods that were not run at these seeds.
-            rates = dict(scores.groupby("method")["lr"].first()) if study.rates else {}
-            ordered = [method_order(study, select_seeds(scores, seeds))]
-            if not study.rates or set(seeds) & set(
-                study.seeds
-            ):  # at the seeds of a search only the methods of the search
-                ordered.append(method_order(study, scores))
-            for method in dict.fromkeys(itertools.chain.from_iterable(ordered)):
+        for part, conditions in parts.items():
+            for method, rate in rows[part].items():
                 for condition in conditions:
                     if condition.only and method not in condition.only:
                         continue
                     here = runs.get((method, condition.key), none)
                     entry = _entry(study, part, metric, method, condition, here)
-                    found.append(replace(entry, rate=rates.get(method), expected=len(seeds)))
+                    found.append(replace(entry, rate=rate, expected=len(seeds)))
     return found
+
+
+def _rows(
+    study: Study, frame: pd.DataFrame, conditions: Sequence[Condition], seeds: Sequence[int]
+) -> dict[str, float | None]:
+    """Return the methods of a table in order, with the learning rate that was chosen for each."""
+    scores = frame[frame["condition"].isin([condition.key for condition in conditions])]
+    # Also of methods that were not run at these seeds.
+    rates = dict(scores.groupby("method")["lr"].first()) if study.rates else {}
+    methods = method_order(study, select_seeds(scores, seeds))
+    if not study.rates or set(seeds) & set(study.seeds):  # at the seeds of a search only the methods of the search
+        methods += method_order(study, scores)
+    return {method: rates.get(method) for method in methods}
 
 
 def _entry(study: Study, part: str, metric: str, method: str, condition: Condition, runs: pd.DataFrame) -> Entry:

@@ -27,6 +27,10 @@ from .style import indexed_style, method_style
 SCORE_NAMES = {"macro": "macro score", "worst": "worst-task score"}
 FAINT_STYLE = MarkStyle("#BBBBBB")
 MAIN_TITLE = "as in the paper"  # of the part without a name, next to others
+NO_SCORES = np.empty(0)
+
+_Scores = dict[tuple[str, str], np.ndarray]
+"""Method and condition → scores."""
 
 
 def stress_curves(frames: Mapping[str, pd.DataFrame]) -> FigureSpec:
@@ -81,9 +85,9 @@ def _curves(
     study: Study, frame: pd.DataFrame, metric: str, conditions: Sequence[Condition], title: str, name: str
 ) -> Panel:
     scales = [float(dict(condition.options)["scale"]) for condition in conditions]
-    marks = []
+    scores, marks = _by_cell(frame, metric), []
     for method in study.methods:
-        means, sds = _summary(study, frame, method, [c.key for c in conditions], metric)
+        means, sds = _summary(study, scores, method, [c.key for c in conditions])
         if np.isfinite(means).any():
             marks.append(Line(method, scales, means, method_style(method), *band_edges(means, sds), markers=True))
     ticks = [(scale, f"×{int(scale)}") for scale in scales]
@@ -128,12 +132,12 @@ def regimes(study: Study, frame: pd.DataFrame) -> FigureSpec:
     width = 0.8 / len(methods)
     panels = []
     for metric, name in SCORE_NAMES.items():
-        marks = list[Mark]()
+        scores, marks = _by_cell(frame, metric), list[Mark]()
         for i, method in enumerate(methods):
-            means, sds = _summary(study, frame, method, keys, metric)
+            means, sds = _summary(study, scores, method, keys)
             places = np.arange(float(len(keys))) + (i - (len(methods) - 1) / 2) * width
             marks.append(Bars(method, places, means, method_style(method), width * 0.9, *band_edges(means, sds)))
-            dots = [_by_seed(frame, method, key, metric) for key in keys]
+            dots = [scores.get((method, key), NO_SCORES) for key in keys]
             x = np.repeat(places, [len(d) for d in dots])
             marks.append(Points("", x, np.concatenate(dots), MarkStyle(TEXT_COLOUR, "."), 2.5, faint=True))
         panels.append(Panel(marks, "", Axis(ticks=list(enumerate(keys)), grid=False), Axis(name)))
@@ -148,7 +152,8 @@ def regimes(study: Study, frame: pd.DataFrame) -> FigureSpec:
 def ranking(study: Study, frame: pd.DataFrame) -> FigureSpec:
     """Draw the mean macro score of every method in each condition, best method at the top."""
     methods, keys = method_order(study, frame), [c.key for c in study.conditions]
-    table = {method: _summary(study, frame, method, keys, "macro") for method in methods}
+    scores = _by_cell(frame, "macro")
+    table = {method: _summary(study, scores, method, keys) for method in methods}
     places = np.arange(len(methods), dtype=float)
     marks: list[Mark] = [
         Line("", [np.nanmin(means), np.nanmax(means)], [place, place], FAINT_STYLE, width=1)
@@ -175,9 +180,10 @@ def ranking(study: Study, frame: pd.DataFrame) -> FigureSpec:
     )
 
 
-def _by_seed(frame: pd.DataFrame, method: str, condition: str, metric: str) -> np.ndarray:
-    here = (frame["method"] == method) & (frame["condition"] == condition)
-    return np.asarray(frame.loc[here, ["seed", metric]].sort_values("seed")[metric], dtype=np.float64)
+def _by_cell(frame: pd.DataFrame, metric: str) -> _Scores:
+    """Return the scores of each method and condition, in the order of their seeds."""
+    groups = frame.sort_values("seed").groupby(["method", "condition"], sort=False)[metric]
+    return {cell: scores.to_numpy(dtype=np.float64) for cell, scores in groups}
 
 
 def _paired_scores(frame: pd.DataFrame, method: str, first: str, second: str) -> np.ndarray:
@@ -187,11 +193,9 @@ def _paired_scores(frame: pd.DataFrame, method: str, first: str, second: str) ->
     return np.asarray(table.reindex(columns=[first, second]).dropna(), dtype=np.float64)
 
 
-def _summary(
-    study: Study, frame: pd.DataFrame, method: str, conditions: Sequence[str], metric: str
-) -> tuple[np.ndarray, np.ndarray]:
-    runs = frame[frame["method"] == method]  # once: comparing texts takes most of the time
-    values = [_by_seed(runs, method, condition, metric) for condition in conditions]
+def _summary(study: Study, scores: _Scores, method: str, conditions: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the means and standard deviations of a method's scores in each condition."""
+    values = [scores.get((method, condition), NO_SCORES) for condition in conditions]
     means = np.array([v.mean() if len(v) else np.nan for v in values])
     return means, np.array([v.std(ddof=study.ddof) if len(v) > study.ddof else 0.0 for v in values])
 

@@ -9,6 +9,7 @@ from ...data.dense import DENSE
 from ...data.pde import EQUATIONS
 from ...engine.function_trainer import FUNCTION
 from ...studies import Study
+from ...studies.pinn import SHORT
 from .. import ranks
 from . import comparison, dense, dynamics, pinn, ranking, scores, training
 from .spec import FigureSpec, MarkStyle
@@ -73,6 +74,8 @@ def _equation_figures(
         if len(here) and shown:
             title = training.condition_title(study, condition)
             figures[f"{name}-curves"] = pinn.curves(title, shown, styles)
+            if condition.key == SHORT:  # many methods that are compared by their errors only
+                continue
             figures[f"{name}-weights"] = pinn.weights(title, shown, styles)
             found = {method: fields[method, condition.key] for method in styles if (method, condition.key) in fields}
             figures[f"{name}-fields"] = pinn.fields(title, EQUATIONS[study.problem], found)
