@@ -322,3 +322,11 @@ def test_compiled_step_is_not_monitored() -> None:
             step(torch.randn(16, 6)).backward()
     with pytest.raises(RuntimeError, match="cannot monitor a compiled step"):
         _ = monitor.diagnosis
+
+
+def test_advice_says_that_gradients_were_not_compared() -> None:
+    with cp.diagnose(2) as monitor:
+        monitor(torch.tensor([1.0, 2.0]))
+    advice = monitor.diagnosis.advice
+    assert advice[0].endswith("unless tasks conflict or the sizes of their gradients differ.")
+    assert any("pass shared=" in line for line in advice)

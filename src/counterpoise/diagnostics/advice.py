@@ -92,7 +92,8 @@ def _numbers(found: Measurements) -> str:
 def _remedy(found: Measurements) -> str:
     verdict, names = decide(found), _names(found)
     if verdict == "neither":
-        return "Static weights are enough" + (", unless tasks conflict." if found.conflict is None else ".")
+        unknown = ", unless tasks conflict or the sizes of their gradients differ" if found.conflict is None else ""
+        return f"Static weights are enough{unknown}."
     method = " with ".join(found.methods)
     if _is_degenerate(found):
         task, share = _largest_weight(found)
@@ -212,7 +213,7 @@ def _measurement_remarks(found: Measurements) -> list[str]:
         lines.append(
             "Conflict could not be measured: no two tasks had a gradient on shared= in the same step."
             if found.gradients_requested
-            else "Conflict was not measured: pass shared=, the parameters that all tasks share."
+            else "Gradients were not compared: pass shared=, the parameters that all tasks share."
         )
     saturated = [t for t, z in zip(found.tasks, found.abs_z_over_tau, strict=False) if z >= found.saturation_edge]
     if saturated:
