@@ -134,7 +134,11 @@ def test_ranks_and_critical_differences_equal_published_values() -> None:
     found = ranks.rank("", scores(values, list("abcd")))
     expected = stats.rankdata(-values, axis=1).mean(0)
     assert [found.ranks[name] for name in "abcd"] == pytest.approx(expected.tolist())
-    assert found.chi2 == pytest.approx(stats.friedmanchisquare(*values.T).statistic)
+    tied = scores(values.round(), list("abcd"))
+    for ranking, table in ((found, values), (ranks.rank("", tied), tied.to_numpy())):
+        assert (ranking.chi2, ranking.p) == pytest.approx(tuple(stats.friedmanchisquare(*table.T)))
+    equal = ranks.rank("", scores(np.ones((3, 4)), list("abcd")))
+    assert (equal.chi2, equal.p) == (0.0, 1.0)
     assert found.difference == pytest.approx(2.569 * np.sqrt(4 * 5 / (6 * 14)), rel=1e-3)  # Demšar 2006, §3.2.4: 1.25
     wide = ranks.rank("", scores(generator.normal(size=(20, 10)), list("abcdefghij")))
     assert wide.difference == pytest.approx(3.164 * np.sqrt(10 * 11 / (6 * 20)), rel=1e-3)
