@@ -1,5 +1,6 @@
 """What the recorded runs say about physics-informed networks: published errors, and the methods compared."""
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -30,6 +31,7 @@ OTHER_SETTINGS = {
 """Equation → the head of its further column in the table of published errors, and a part of the title of its table."""
 SEARCHED_EQUATIONS = ("Helmholtz equation", BURGERS)
 SUMS = ("Sum", "Sum ×10", "Sum ×100", "Sum ×1000")
+SOLVERS = RESULTS.parent / "benchmarks" / "results"
 COLLAPSED = 0.8
 """A method collapses if its mean error is larger on every equation. The function u = 0 has the error 1."""
 
@@ -167,6 +169,22 @@ def klein_gordon_points() -> str:
     many, few = settings.values()
     factors = sorted(few[label] / many[label] for label in common)
     return f"{text} With fewer points the errors are {factors[0]:.1f} to {factors[-1]:.1f} × as large."
+
+
+def inexact_solvers() -> str:
+    """Say what the approximate solvers of public codes change on Klein-Gordon, from `benchmarks/inexact_solvers.py`."""
+    content = json.loads((SOLVERS / "inexact_pinn-klein-gordon_128_cpu.json").read_text(encoding="utf-8"))
+    exact = errors_with(KLEIN_GORDON, OTHER_SETTINGS[KLEIN_GORDON][1])
+    parts = []
+    for row in content["rows"]:
+        method, mean = row["method"], sum(row["errors"]) / len(row["errors"])
+        parts.append(
+            f"{mean:.4f} instead of {exact[method]:.4f} for {method} (published {published(method, KLEIN_GORDON)})"
+        )
+    return (
+        f"With these solvers and 128 points the mean errors at {len(content['rows'][0]['seeds'])} seeds are "
+        f"{join(parts, 'and')}."
+    )
 
 
 def claim_result(claim: str, title: str, ledger: Path = RESULTS / "physics" / "ledger.md") -> tuple[str, str]:

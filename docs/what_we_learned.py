@@ -18,6 +18,8 @@ from pinn_findings import (
     burgers_schedules,
     equations,
     findings,
+    inexact_solvers,
+    klein_gordon_points,
     plate_of_the_authors,
     published_table,
     reversed_order,
@@ -342,6 +344,7 @@ BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "docs" / "pinns.md": {
         "recommendation": pinn_table, "published": published_table, "best published": best_published,
         "findings": findings, "search": search_result, "burgers": burgers_schedules, "authors": plate_of_the_authors,
+        "points": klein_gordon_points, "solvers": inexact_solvers,
     },
     ROOT / "README.md": {"which method": lambda: which_method("docs/")},
 }  # fmt: skip

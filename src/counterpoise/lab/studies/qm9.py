@@ -44,6 +44,7 @@ FURTHER_METHODS: dict[str, Recipe] = {
     "RLW": recipe("rlw"),
     "DWA": recipe("dwa"),
     "IMTL-L": recipe("imtl-l", lr=0.025),
+    "Kendall (rate 0.001)": recipe("kendall", lr=0.001),  # the rate of the network: may explain a difference
     BPGS_RAW_LABEL: BPGS_RAW,
     "BPGS (frozen θ)": recipe("bpgs", clip=5.0, lr=0.0),
 }
