@@ -112,7 +112,7 @@ def test_explanations_of_published_errors_agree_with_the_runs(script: Any) -> No
     """If this fails after new runs, rewrite the list below the published errors in pinns.md."""
     findings = importlib.import_module("pinn_findings")
     for method in ("CAGrad", "MGDA", "Aligned-MTL"):
-        assert findings.against_published(method, "Klein-Gordon equation").endswith("lower")
+        assert findings.against_published(method, findings.KLEIN_GORDON).endswith("lower")
     assert findings.errors()[["MGDA", "Aligned-MTL"]].loc["Helmholtz equation"].min() > 0.99
     constant = findings.errors_with(findings.BURGERS, "1280 points inside, constant learning rate")
     for method in ("Sum", "CAGrad"):
