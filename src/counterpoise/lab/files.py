@@ -59,10 +59,11 @@ def parse_json(text: str | bytes) -> Any:
         ValueError: if the text is not JSON, nested too deeply, or contains NaN or Infinity.
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=refuse_constant)
     except RecursionError as error:
         raise ValueError("JSON that is nested too deeply") from error
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def refuse_constant(name: str) -> NoReturn:
+    """Raise an error about NaN or Infinity in a JSON text."""
     raise ValueError(f"{name} is not standard JSON")

@@ -76,6 +76,14 @@ def test_the_line_of_an_archived_run_is_the_one_in_the_archive(store: Store, tmp
     assert [archive_line(run) for run in read_archive(tmp_path / NAME) if isinstance(run, ArchivedRun)] == lines
 
 
+def test_lines_with_other_spaces_and_order_are_read_too(store: Store, tmp_path: Path) -> None:
+    pack(store.root, tmp_path / NAME)
+    contents = [json.loads(line) for line in lzma.open(tmp_path / NAME, "rt")]
+    text = "".join(f"{json.dumps(dict(reversed(content.items())))}\n" for content in contents)
+    (tmp_path / f"other{SUFFIX}").write_bytes(lzma.compress(text.encode()))
+    assert list(read_archive(tmp_path / f"other{SUFFIX}")) == list(read_archive(tmp_path / NAME))
+
+
 def test_the_same_runs_give_the_same_file(store: Store, tmp_path: Path) -> None:
     for name in ("first", "second"):
         pack(store.root, tmp_path / name)

@@ -9,7 +9,6 @@ from ...data.dense import DENSE
 from ...data.pde import EQUATIONS
 from ...engine.function_trainer import FUNCTION
 from ...studies import Study
-from ...studies.pinn import SHORT
 from .. import ranks
 from . import comparison, dense, dynamics, pinn, ranking, scores, training
 from .spec import FigureSpec, MarkStyle
@@ -65,17 +64,19 @@ def study_figures(
 def _equation_figures(
     study: Study, frame: pd.DataFrame, histories: pd.DataFrame, fields: pinn.Fields
 ) -> dict[str, FigureSpec]:
+    """Draw the errors of all methods, curves of each condition, and the weights and solutions of the main one."""
+    main = study.conditions[0]
     figures: dict[str, FigureSpec | None] = {study.name: pinn.errors(study, frame)}
     for condition in study.conditions:
-        name = _file_name(study.name, condition.key) if condition is not study.conditions[0] else study.name
+        name = _file_name(study.name, condition.key) if condition is not main else study.name
         here = histories[(histories["condition"] == condition.key) & histories["seed"].isin(study.seeds)]
         styles = pinn.shown_styles(study, frame[frame["condition"] == condition.key])
         shown = [(method, here[here["method"] == method]) for method in styles]
-        if len(here) and shown:
-            title = training.condition_title(study, condition)
-            figures[f"{name}-curves"] = pinn.curves(title, shown, styles)
-            if condition.key == SHORT:  # many methods that are compared by their errors only
-                continue
+        if not len(here) or not shown:
+            continue
+        title = training.condition_title(study, condition)
+        figures[f"{name}-curves"] = pinn.curves(title, shown, styles)
+        if condition is main:
             figures[f"{name}-weights"] = pinn.weights(title, shown, styles)
             found = {method: fields[method, condition.key] for method in styles if (method, condition.key) in fields}
             figures[f"{name}-fields"] = pinn.fields(title, EQUATIONS[study.problem], found)
