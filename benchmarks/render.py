@@ -264,6 +264,14 @@ def report() -> str:
     return "\n".join([*lines, "", origin(content["machine"])])
 
 
+def start() -> str:
+    """Return the table of the time of commands that only start."""
+    content = load("start_cpu")
+    rows = [[f"`{row['command']}`", f"{row['seconds']:.2f}", f"{row['ratio']:.2f} ×"] for row in content["rows"]]
+    table = markdown_table(["command", "seconds", "relative to the first"], rows, right=(1, 2))
+    return f"{table}\n\n{origin(content['machine'])}"
+
+
 def main() -> None:
     text = PAGE.read_text()
     tables = {
@@ -291,6 +299,7 @@ def main() -> None:
         "diagnostics": diagnostics(),
         "physics": physics(),
         "report": report(),
+        "start": start(),
     }
     if (FOLDER / "qm9_stack_cuda.json").exists():
         tables["molecules"] = molecules()

@@ -1,10 +1,10 @@
-"""Measure the time of a report on the recorded results and on 500 runs in folders, and the size of its page.
+"""Measure the time of commands: a report on the recorded results and on 500 runs in folders, and the start.
 
     PYTHONPATH=tests python benchmarks/report.py [--repeats 3]
 
 The 500 runs are fake runs of the paper's studies with their full number of epochs. `counterpoise report` is timed as a
 command, from the start of Python to the last file. The fastest of the repeats is recorded, with the load of the machine
-before it.
+before it. `counterpoise methods` is compared with `import torch`.
 """
 
 import argparse
@@ -16,11 +16,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from helpers.fake_runs import fake_run
-from timing import FOLDER, save
+from timing import FOLDER, compare, save
 
 from counterpoise.lab.engine import Run, Store
 from counterpoise.lab.studies import STUDIES
@@ -69,6 +70,17 @@ def measure(source: Path, name: str) -> dict[str, Any]:
     }
 
 
+def measure_start() -> list[dict[str, Any]]:
+    """Compare the time of `counterpoise methods` with that of importing torch."""
+    commands = {"import torch": ["-c", "import torch"], "counterpoise methods": ["-m", "counterpoise", "methods"]}
+    cases = {
+        name: partial(subprocess.run, [sys.executable, *command], check=True, stdout=subprocess.DEVNULL)
+        for name, command in commands.items()
+    }
+    found = compare(cases, rounds=7, warm_up=1)
+    return [{"command": name, "seconds": seconds, "ratio": ratio} for name, (seconds, ratio) in found.items()]
+
+
 def _cpu_seconds() -> float:
     """Return the CPU time of all finished processes that this one has started."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -87,6 +99,7 @@ def main() -> None:
             rows.append(min(measured, key=lambda row: row["seconds"]))
             print(*measured, sep="\n", flush=True)
     save("report_cpu", rows, FOLDER)
+    save("start_cpu", measure_start(), FOLDER)
 
 
 if __name__ == "__main__":
