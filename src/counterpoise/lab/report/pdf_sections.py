@@ -236,11 +236,11 @@ def add_ledger(story: Story, page: Page, titles: Mapping[str, str]) -> None:
         "? undecided), and with raw ω where it is about BPGS. For a claim with several parts, the part closest to "
         "failing is shown; ledger.csv has all parts. Intervals are from a paired bootstrap over seeds."
     )
-    widths = _ledger_widths(page.rows)
     for group in ledger_groups(page.rows):
         anchor = group.first.anchor
         story.subheading(titles[anchor], f"ledger-{anchor}")
-        story.add(ruled_table([LEDGER_HEADS, *map(_ledger_cells, group.rows)], widths, SMALL.fontSize))
+        cells = [LEDGER_HEADS, *map(_ledger_cells, group.rows)]
+        story.add(ruled_table(cells, _ledger_widths(group.rows), SMALL.fontSize))
 
 
 def _ledger_widths(rows: Sequence[LedgerRow]) -> list[float]:
