@@ -7,13 +7,22 @@ from pathlib import Path
 
 import pandas as pd
 from pinns_table import main_table, read_tables
-from recorded_leaderboard import RESULTS, recorded_board, recorded_costs
+from recorded_leaderboard import RESULTS, recorded_board, recorded_costs, recorded_scores
 
 from counterpoise.lab.report.leaderboard_text import format_estimate, join, pinn_methods, verdict
 from counterpoise.lab.report.leaderboard_worlds import WORLDS, method_labels
 from counterpoise.lab.report.markdown import markdown_table
 from counterpoise.lab.studies import STUDIES
-from counterpoise.lab.studies.pinn import BEST_PUBLISHED, CANDIDATE, GRADIENT_SPACE, MAIN, ONE_PASS, two_deviations
+from counterpoise.lab.studies.pinn import (
+    BEST_PUBLISHED,
+    CANDIDATE,
+    COLUMNS,
+    GRADIENT_SPACE,
+    MAIN,
+    ONE_PASS,
+    SHORT,
+    two_deviations,
+)
 
 EQUATIONS = {STUDIES[name].title: STUDIES[name] for w in WORLDS if w.name == "physics" for name in w.studies}
 """Title of each equation → its study."""
@@ -29,6 +38,8 @@ OTHER_SETTINGS = {
     KLEIN_GORDON: ("Klein-Gordon, 128 points", "128 points inside"),
 }
 """Equation → the head of its further column in the table of published errors, and a part of the title of its table."""
+CODE_SETTINGS = {BURGERS: (OTHER_SETTINGS[BURGERS][1], "42 on"), KLEIN_GORDON: (OTHER_SETTINGS[KLEIN_GORDON][1],)}
+"""Equation → parts of the titles of its tables with settings of the public code."""
 SEARCHED_EQUATIONS = ("Helmholtz equation", BURGERS)
 SUMS = ("Sum", "Sum ×10", "Sum ×100", "Sum ×1000")
 SOLVERS = RESULTS.parent / "benchmarks" / "results"
@@ -197,6 +208,30 @@ def inexact_solvers() -> str:
             agreeing.append(place)
     explained = f"Only {join(agreeing, 'and')} agrees" if agreeing else "None agrees"
     return f"Mean errors with these solvers at three seeds: {'; '.join(parts)}. {explained} with the published error."
+
+
+def other_rates() -> str:
+    """Say which published errors that we do not reproduce agree at a learning rate that was not chosen."""
+    found, left = [], []
+    for title, study in PUBLISHED.items():
+        scores = recorded_scores()[study.name]
+        scores = scores[scores["seed"].isin(study.rate_seeds) & (scores["condition"] != SHORT)]
+        means = scores.groupby(["method", "condition", "lr"])["rel_l2"].mean()
+        settings = [errors_with(title, part) for part in ("(best", *CODE_SETTINGS.get(title, ()))]
+        for label in COLUMNS:
+            if any(against_published(label, title, setting[label]) == "agrees" for setting in settings):
+                continue
+            agreeing = [
+                f"{label} on {equations([title])} in the condition `{condition}` at {rate:g} ({error:.4f})"
+                for (condition, rate), error in means[label].sort_index(level="lr", ascending=False).items()
+                if against_published(label, title, error) == "agrees"
+            ]
+            found += agreeing[:1]
+            left += [f"{label} on {equations([title])}"] if not agreeing else []
+    return (
+        "Of the rows that agree in no setting, these agree at a learning rate that was not chosen, at the two seeds "
+        f"of the choice: {join(found, 'and') or 'none'}. These do not agree at any: {join(left, 'and')}."
+    )
 
 
 def claim_result(claim: str, title: str, ledger: Path = RESULTS / "physics" / "ledger.md") -> tuple[str, str]:

@@ -20,6 +20,7 @@ from pinn_findings import (
     findings,
     inexact_solvers,
     klein_gordon_points,
+    other_rates,
     plate_of_the_authors,
     published_table,
     reversed_order,
@@ -344,7 +345,7 @@ BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "docs" / "pinns.md": {
         "recommendation": pinn_table, "published": published_table, "best published": best_published,
         "findings": findings, "search": search_result, "burgers": burgers_schedules, "authors": plate_of_the_authors,
-        "points": klein_gordon_points, "solvers": inexact_solvers,
+        "points": klein_gordon_points, "solvers": inexact_solvers, "rates": other_rates,
     },
     ROOT / "README.md": {"which method": lambda: which_method("docs/")},
 }  # fmt: skip
