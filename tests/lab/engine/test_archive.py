@@ -129,7 +129,11 @@ def test_a_changed_number_is_reported_and_the_other_runs_are_used(store: Store, 
     assert len(warned) == 2
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive"], ids=["empty", "text"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no archive", lzma.compress(b'{"run":{}'), lzma.compress(b'{"run":{},"history":')],
+    ids=["empty", "text", "line that ends after a part", "line that ends before a part"],
+)
 def test_a_file_that_is_no_archive_is_reported(content: bytes, tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(content)
     (line,) = read_archive(tmp_path / NAME)

@@ -242,7 +242,7 @@ def _parse_as_written(line: str) -> tuple[dict[str, Any], dict[str, str]]:
             raise ValueError(f"expected {key} at {place}")
         parts[key], end = DECODER.raw_decode(line, start)
         texts[name] = line[start:end]
-        if line[end] != ",":
+        if not line.startswith(",", end):
             raise ValueError(f"expected a comma at {end}")
         place = end + 1
     return parse_json(f"{{{line[place:]}") | parts, texts
