@@ -42,7 +42,7 @@ CODE_SETTINGS = {BURGERS: (OTHER_SETTINGS[BURGERS][1], "42 on"), KLEIN_GORDON: (
 """Equation → parts of the titles of its tables with settings of the public code."""
 SEARCHED_EQUATIONS = ("Helmholtz equation", BURGERS)
 SUMS = ("Sum", "Sum ×10", "Sum ×100", "Sum ×1000")
-SOLVERS = RESULTS.parent / "benchmarks" / "results"
+BENCHMARKS = RESULTS.parent / "benchmarks" / "results"
 COLLAPSED = 0.8
 """A method collapses if its mean error is larger on every equation. The function u = 0 has the error 1."""
 
@@ -189,7 +189,7 @@ def approximate_errors() -> list[tuple[str, str, float, float]]:
     `benchmarks/inexact_solvers.py` trains the former at three of the ten seeds of the latter.
     """
     found = []
-    for path in sorted(SOLVERS.glob("inexact_*_cpu.json")):
+    for path in sorted(BENCHMARKS.glob("inexact_*_cpu.json")):
         for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
             title = STUDIES[row["study"]].title
             exact = errors_with(title, f"{row['interior']} points inside (best")[row["method"]]
