@@ -38,6 +38,13 @@ def test_runs_of_one_batch_share_its_time(tmp_path: Path) -> None:
     assert "a GPU: busy for 3.0 minutes." in table
 
 
+def test_resumed_runs_are_counted_since_their_last_start(tmp_path: Path) -> None:
+    record(tmp_path / "one" / "a", "10:10:00", 60, resumed=False)
+    assert "esumed" not in machine_table(tmp_path, ["one"])
+    record(tmp_path / "one" / "b", "10:10:00", 60, resumed=True)
+    assert "Resumed runs: 1. Only the time since their last start is counted." in machine_table(tmp_path, ["one"])
+
+
 def test_each_machine_has_its_own_busy_time(tmp_path: Path) -> None:
     record(tmp_path / "one" / "a", "10:10:00", 600)
     record(tmp_path / "one" / "b", "10:10:00", 300, machine="a CPU")

@@ -73,6 +73,7 @@ def _details(cell: Cell, collected: CollectedRuns) -> dict[str, str]:
     circumstances, score = finished.circumstances, finished.result.get("macro")
     value = score if score is not None else finished.result["best"]["value"]
     seconds = circumstances.get("seconds")
+    since = " since the last start" if circumstances.get("resumed") else ""
     versions = [
         f"{name} {circumstances[name]}" for name in ("counterpoise", "torch", "python") if name in circumstances
     ]
@@ -81,7 +82,7 @@ def _details(cell: Cell, collected: CollectedRuns) -> dict[str, str]:
         "score": format_number(float("nan") if value is None else value),
         "epochs": str(finished.result.get("epochs", "–")),
         "device": str(circumstances.get("machine", cell.run.device)),
-        "time (runs together)": "–" if seconds is None else f"{seconds} s for {circumstances.get('runs', 1)}",
+        "time (runs together)": "–" if seconds is None else f"{seconds} s for {circumstances.get('runs', 1)}{since}",
         "finished": str(circumstances.get("finished", "–")),
         "versions": ", ".join(versions),
         "source": str(finished.source),

@@ -41,8 +41,8 @@ def machine_table(root: Path, studies: Sequence[str]) -> str:
     """Return a Markdown table of where, when and how long the runs of each study were trained.
 
     Runs of one batch share its time. Runs trained side by side wait for each other, so their minutes add up to more
-    than the time in which the machine was busy, which is given below the table. Runs without a complete record are
-    skipped.
+    than the time in which the machine was busy, which is given below the table. For runs that were resumed, the time
+    since their last start is counted. Runs without a complete record are skipped.
 
     Args:
         root: a folder with the run folders of each study, or with its archive.
@@ -62,6 +62,9 @@ def machine_table(root: Path, studies: Sequence[str]) -> str:
     for machine in sorted({run.machine for runs in sessions.values() for run in runs}):
         busy = _busy_seconds([run for runs in sessions.values() for run in runs if run.machine == machine])
         lines += ["", f"{machine}: busy for {busy / 60:.1f} minutes."]
+    resumed = sum(run.resumed for runs in sessions.values() for run in runs)
+    if resumed:
+        lines += ["", f"Resumed runs: {resumed}. Only the time since their last start is counted."]
     return "\n".join(lines) + "\n"
 
 
@@ -74,6 +77,7 @@ class _Session:
     finished: datetime
     seconds: float
     batch: int  # the number of runs that share the time
+    resumed: bool
 
 
 def _circumstances(root: Path, study: str) -> Iterator[Mapping[str, Any]]:
@@ -88,7 +92,8 @@ def _session(recorded: Mapping[str, Any]) -> _Session | None:
         versions = f"torch {recorded['torch']}, Python {recorded['python']}"
         times = datetime.fromisoformat(recorded["finished"]), float(recorded["seconds"])
         times[0].timestamp()  # some dates have none
-        return _Session(str(recorded["machine"]), versions, *times, max(1, int(recorded.get("runs", 1))))
+        batch, resumed = max(1, int(recorded.get("runs", 1))), bool(recorded.get("resumed"))
+        return _Session(str(recorded["machine"]), versions, *times, batch, resumed)
     except (KeyError, OverflowError, TypeError, ValueError):
         return None
 
