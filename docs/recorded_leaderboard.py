@@ -21,6 +21,7 @@ LEDGERS = {
     "BPGS paper, Yeast and RF1": "tabular",
     "BPGS paper, NYUv2": "nyuv2",
     "DCGD paper, and ours, on physics": "physics",
+    "published Δm of QM9, and ours": "molecules",
     "our questions on BPGS": "beyond",
     "our questions on seventeen tables": "tabular/seventeen",
 }

@@ -185,7 +185,11 @@ def bpgs() -> str:
         for other, found in signs.items()
     }
     table = "\n".join(lines)
-    first = [s.world.title for s in recorded_board().values() if s.ranked[0].method == "BPGS"]
+    first = [
+        s.world.title + (", at a single seed" if len(s.seeds) == 1 else "")
+        for s in recorded_board().values()
+        if s.ranked[0].method == "BPGS"
+    ]
     places = f" ({join(first, 'and')})" if first else ""
     checks = "".join(f" ({s.world.title}: {compared(key, 'BPGS', 'Kendall')})" for key, s in recorded_checks().items())
     return f"""\

@@ -12,7 +12,7 @@ from . import ranks
 from .card_pictures import CardPicture, FinishedCells, card_picture
 from .figures.leaderboard import frontier, overview
 from .figures.spec import FigureSpec
-from .leaderboard import Standing, WorldStandings, leaderboard
+from .leaderboard import Estimate, Standing, WorldStandings, leaderboard
 from .leaderboard_cost import Cost, step_costs
 from .leaderboard_text import Answer, answers, check_finding, format_estimate, unequal_settings, verdict
 from .leaderboard_worlds import PLAIN_SUM, TUNED_SUM
@@ -187,15 +187,21 @@ def world_table(standings: WorldStandings, costs: Mapping[str, Cost]) -> Printed
     heads += [f"against the {TUNED_SUM.lower()}"] if tuned else []
     rows = []
     for standing in standings.standings:
-        rank = standing.rank
-        row = [standing.method, "–" if rank is None else f"{rank.value:.1f} [{rank.low:.1f}, {rank.high:.1f}]"]
+        row = [standing.method, _format_rank(standing.rank, interval=len(standings.seeds) > 1)]
         row.append("" if standing.method == PLAIN_SUM else format_estimate(world, standing.against_sum))
         row += [format_estimate(world, standing.against_tuned)] if tuned else []
         runs = f"{standing.runs}" + (f", {standing.diverged} diverged" if standing.diverged else "")
         rows.append([*row, str(costs[standing.method]), runs])
     problems = f"{len(standings.problems)} problem{'s' if len(standings.problems) > 1 else ''}"
-    note = f"{problems}, {format_seeds(standings.seeds)}; 95 % intervals over seeds, paired"
+    intervals = "95 % intervals over seeds, paired" if len(standings.seeds) > 1 else "no intervals with a single seed"
+    note = f"{problems}, {format_seeds(standings.seeds)}; {intervals}"
     return PrintedTable([*heads, "cost of a step", "runs"], rows, world.title, note)
+
+
+def _format_rank(rank: Estimate | None, *, interval: bool) -> str:
+    if rank is None:
+        return "–"
+    return f"{rank.value:.1f}" + (f" [{rank.low:.1f}, {rank.high:.1f}]" if interval else "")
 
 
 def run_scores_file(world: str) -> str:

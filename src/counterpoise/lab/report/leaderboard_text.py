@@ -34,17 +34,35 @@ class Answer:
 
 
 def format_estimate(world: World, estimate: Estimate | None) -> str:
-    """Format a comparison: "+3.0 % [+0.9, +5.5]", "error 12 × lower [8, 16]", or "error 14 × higher [10, 20]"."""
+    """Format a comparison.
+
+    Examples: "+3.0 % [+0.9, +5.5]", "error 12 × lower [8, 16]", "error 14 × higher [10, 20]", and, where all factors
+    are below two, "error 33 % lower [29, 37]".
+    """
     if estimate is None:
         return "–"
     if world.unit == "factor":
-        lower = estimate.value >= 1
-        numbers = [estimate.value, *(sorted((estimate.low, estimate.high)) if lower else (estimate.high, estimate.low))]
-        value, low, high = (_factor(number if lower else 1 / number) for number in numbers)
-        return f"error {value} × {'lower' if lower else 'higher'}" + ("" if low == high else f" [{low}, {high}]")
+        return _format_factor(estimate)
     numbers = [estimate.value, estimate.low, estimate.high]
     value, low, high = (f"{round(number, 1) + 0.0:+.1f}".replace("-", "−") for number in numbers)
     return f"{value} %" if low == high else f"{value} % [{low}, {high}]"
+
+
+def _format_factor(estimate: Estimate) -> str:
+    lower = estimate.value >= 1
+    numbers = [estimate.value, *((estimate.low, estimate.high) if lower else (estimate.high, estimate.low))]
+    if all(0.5 < number < 2 for number in numbers):
+        value, low, high = (_percent(1 - 1 / number if lower else 1 / number - 1) for number in numbers)
+        value += " %"
+    else:
+        value, low, high = (_factor(number if lower else 1 / number) for number in numbers)
+        value += " ×"
+    return f"error {value} {'lower' if lower else 'higher'}" + ("" if low == high else f" [{low}, {high}]")
+
+
+def _percent(share: float) -> str:
+    percent = round(100 * share, 1) + 0.0  # not "-0.0"
+    return (f"{percent:.1f}" if abs(percent) < 10 else f"{percent:.0f}").replace("-", "−")
 
 
 def _factor(value: float) -> str:
