@@ -11,13 +11,16 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from qm9_table import ARCHIVE, Recorded
 from recorded import read_first_table
 from recorded_leaderboard import recorded_board, recorded_costs
 
 import counterpoise as cp
 from counterpoise.lab.report.figures.leaderboard import RECOMMENDED, frontier, overview
+from counterpoise.lab.report.figures.qm9 import curves_and_errors
 from counterpoise.lab.report.figures.render_matplotlib import render
 from counterpoise.lab.report.pdf_figures import reflow
+from counterpoise.lab.studies.qm9 import MAIN, STUDY
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "figures"
@@ -297,6 +300,16 @@ def learned_cost() -> Figure:
     return render(reflow(frontier(list(recorded_board().values()), recorded_costs())))
 
 
+def qm9() -> Figure:
+    """Plot Δm against the epoch and the errors of the main methods on QM9."""
+    recorded = Recorded(ARCHIVE)
+    main = next(condition for condition in STUDY.conditions if condition.key == MAIN)
+    scores, histories = (frame[frame["condition"] == MAIN] for frame in (recorded.scores, recorded.histories))
+    spec = curves_and_errors(STUDY, main, scores, histories)
+    assert spec is not None
+    return render(spec)
+
+
 FIGURES: dict[str, Callable[[], Figure]] = {
     "score-light": score_by_factor,
     "score-dark": lambda: score_by_factor(dark=True),
@@ -307,6 +320,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "pinn-fields": pinn_fields,
     "pinn-collapse": pinn_collapse,
     "cost-growth": cost_growth,
+    "qm9": qm9,
     "learned-worlds": learned_worlds,
     "learned-cost": learned_cost,
 }

@@ -1,29 +1,31 @@
-"""Write the tables, the curves and the reading of qm9.md from the recorded runs.
+"""Write the tables and the reading of qm9.md from the recorded runs. docs/figures.py draws its figure.
 
 python docs/qm9_table.py
 """
 
 import re
+import textwrap
 from pathlib import Path
 
-import matplotlib as mpl
 import pandas as pd
-from figures import STYLE, compact
-from matplotlib.figure import Figure
 
 from counterpoise.lab.data.qm9 import SINGLE_TASK_MAE, TARGETS, UNITS
 from counterpoise.lab.report import collect_runs
+from counterpoise.lab.report.leaderboard_text import join
 from counterpoise.lab.report.ledger import Judgement, judge
 from counterpoise.lab.report.markdown import markdown_table
 from counterpoise.lab.report.run_scores import collect_histories, collect_scores
 from counterpoise.lab.report.variants import report_variants
-from counterpoise.lab.studies.qm9 import CHANGE, FURTHER, MAIN, MAIN_METHODS, PARAMETERS, PUBLISHED, STUDY
+from counterpoise.lab.studies.qm9 import CHANGE, FURTHER, MAIN, PARAMETERS, PUBLISHED, STUDY
 
 FOLDER = Path(__file__).parent
-PAGE, CURVES = FOLDER / "qm9.md", FOLDER / "images" / "qm9-curves.svg"
+PAGE = FOLDER / "qm9.md"
 ARCHIVE = FOLDER.parent / "results" / "molecules" / "qm9.jsonl.xz"
 MARKERS = re.compile(r"(<!-- recorded -->\n).*?(<!-- /recorded -->)", re.DOTALL)
 NOT_RECORDED = "No runs are recorded yet, so this page has no results."
+LEDGER = "[ledger](../results/molecules/ledger.md)"
+WIDTH = 130  # of lines of the page
+ERRORS = [f"mae_{target}" for target in TARGETS]
 RERUN = {
     "Sum": 179.8, "SI": 39.7, "RLW": 222.6, "DWA": 173.0, "Kendall": 58.4, "PCGrad": 118.6, "CAGrad": 102.4,
     "Nash-MTL": 72.9, "FAMO": 38.9, "FairGrad": 57.0,
@@ -59,14 +61,22 @@ class Recorded:
         return dict(sorted(found.items(), key=lambda item: float(item[1][CHANGE].mean())))
 
 
-def change_table(groups: dict[str, pd.DataFrame]) -> str:
-    """Return the table of Δm beside the published values."""
+def mean_ranks(scores: pd.DataFrame) -> "pd.Series[float]":
+    """Return the mean rank of each main method over properties and the seeds at which all of them were run."""
+    here = scores[scores["condition"] == MAIN].set_index(["seed", "method"])[ERRORS]
+    return here.stack().unstack("method").dropna().rank(axis=1).mean()
+
+
+def change_table(groups: dict[str, pd.DataFrame], ranks: "pd.Series[float]") -> str:
+    """Return the table of Δm and mean ranks beside the published Δm."""
     rows = []
     for name, scores in groups.items():
         method = scores["method"].iloc[0]
         published = [f"{values[method]:.1f}" if method in values else "–" for values in (PUBLISHED, RERUN)]
-        rows.append([name, str(len(scores)), format_mean(scores[CHANGE], 1), *published])
-    return markdown_table(["method", "seeds", "Δm (%)", "published", "re-run by NTKMTL"], rows, right=range(1, 5))
+        rank = f"{ranks[name]:.1f}" if name in ranks else "–"
+        rows.append([name, str(len(scores)), format_mean(scores[CHANGE], 1), *published, rank])
+    heads = ["method", "seeds", "Δm (%)", "published", "re-run by NTKMTL", "mean rank"]
+    return markdown_table(heads, rows, right=range(1, len(heads)))
 
 
 def error_table(groups: dict[str, pd.DataFrame]) -> str:
@@ -74,7 +84,7 @@ def error_table(groups: dict[str, pd.DataFrame]) -> str:
     heads = [f"{target} ({unit})" for target, unit in zip(TARGETS, UNITS, strict=True)]
     rows = [["single-task models, published", *(f"{error:.4g}" for error in SINGLE_TASK_MAE)]]
     for name, scores in groups.items():
-        rows.append([name, *(f"{scores[f'mae_{target}'].mean():.4g}" for target in TARGETS)])
+        rows.append([name, *(f"{scores[error].mean():.4g}" for error in ERRORS)])
     return markdown_table(["method", *heads], rows, right=range(1, len(heads) + 1))
 
 
@@ -84,11 +94,36 @@ def format_mean(values: pd.Series, decimals: int) -> str:
     return mean if len(values) == 1 else f"{mean} ± {values.std():.{decimals}f}"
 
 
+def bpgs_reading(groups: dict[str, pd.DataFrame], ranks: "pd.Series[float]") -> str:
+    """Say where BPGS stands among the main methods, and which properties decide that."""
+    found = {name: scores for name, scores in groups.items() if name in ranks}
+    places, by_rank = list(found), list(ranks.sort_values().index)
+    means = pd.DataFrame({name: scores[ERRORS].mean() for name, scores in found.items()}).set_axis(TARGETS)
+    lowest, highest = (targets_of(means, extreme, "BPGS") for extreme in ("idxmin", "idxmax"))
+    shares = 100 * (means["BPGS"] / list(SINGLE_TASK_MAE) - 1) / len(TARGETS)
+    decisive, change = shares.idxmax(), shares.sum()
+    first = places[0]
+    text = (
+        f"**BPGS** is number {places.index('BPGS') + 1} of {len(places)} by Δm, and number {by_rank.index('BPGS') + 1} "
+        f"by mean rank over the properties ({ranks['BPGS']:.1f}). {first}, the first by Δm, has a mean rank of "
+        f"{ranks[first]:.1f}. Of these methods, BPGS has the lowest error of {lowest}, and the highest of {highest}. "
+        f"Of its Δm of {change:.1f} %, {shares[decisive]:.1f} are due to {decisive} alone."
+    )
+    return textwrap.fill(text, WIDTH)
+
+
+def targets_of(means: pd.DataFrame, extreme: str, method: str) -> str:
+    """Return the properties of which a method has the lowest or the highest error."""
+    return join([target for target, name in getattr(means, extreme)(axis=1).items() if name == method], "and") or "none"
+
+
 def reading(scores: pd.DataFrame) -> str:
-    """Return a sentence about each claim: whether it holds at the seeds of the study."""
-    judgements = judge(STUDY, scores, STUDY.seeds)
-    lines = [f"- {judgement.claim.text}: {describe(judgement)}." for judgement in judgements if is_plain(judgement)]
-    return "\n".join(lines)
+    """Return a sentence about each claim, or one about all of them if none can be judged yet."""
+    judgements = [judgement for judgement in judge(STUDY, scores, STUDY.seeds) if is_plain(judgement)]
+    if all(judgement.decisive.verdict == "not run" for judgement in judgements):
+        return f"The claims of the {LEDGER} need {len(STUDY.seeds)} seeds, which are not all recorded yet."
+    lines = [f"- {judgement.claim.text}: {describe(judgement)}." for judgement in judgements]
+    return "\n".join([f"What the runs say about the claims of the {LEDGER}:", "", *lines])
 
 
 def is_plain(judgement: Judgement) -> bool:
@@ -107,37 +142,20 @@ def describe(judgement: Judgement) -> str:
     return f"{found.verdict}, the difference is {found.ours:.1f} ({interval})"
 
 
-def draw_curves(histories: pd.DataFrame, path: Path) -> None:
-    """Draw Δm of the validation molecules against epochs, as the mean over seeds."""
-    figure = Figure(figsize=(7.2, 3.4), layout="constrained")
-    axis = figure.subplots()
-    shown = histories[histories["condition"] == MAIN]
-    for method in (name for name in MAIN_METHODS if name in set(shown["method"])):
-        means = shown[shown["method"] == method].groupby("epoch")[CHANGE].mean()
-        axis.plot(means.index, means, linewidth=1.4, label=method)
-    axis.set(xlabel="epoch", ylabel="Δm of the validation molecules, %", yscale="log")
-    axis.legend(loc="upper right", ncols=2)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
-    path.write_text(compact(path.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-def section(archive: Path = ARCHIVE, curves: Path = CURVES) -> str:
-    """Return the generated part of the page, and draw the curves."""
+def section(archive: Path = ARCHIVE) -> str:
+    """Return the generated part of the page."""
     if not archive.is_file():
         return NOT_RECORDED
     recorded = Recorded(archive)
-    groups = recorded.groups()
-    with mpl.rc_context(STYLE):
-        draw_curves(recorded.histories, curves)
+    groups, ranks = recorded.groups(), mean_ranks(recorded.scores)
     return "\n\n".join(
         [
             "Δm of the test molecules at the epoch with the best validation:",
-            change_table(groups),
+            change_table(groups, ranks),
             "Mean absolute errors, as means over the seeds:",
             error_table(groups),
-            f"![Δm of the validation molecules against epochs](images/{curves.name})",
-            "What the runs say about the claims of the [ledger](../results/molecules/ledger.md):",
+            "![Δm of each method against the epoch, and its errors of each property](figures/qm9.svg)",
+            bpgs_reading(groups, ranks),
             reading(recorded.scores),
         ]
     )

@@ -1,15 +1,18 @@
-"""The page on QM9 has what its script writes, and the script shows recorded runs in tables, curves and sentences."""
+"""The page on QM9 has what its script writes, and the script shows recorded runs in tables and sentences."""
 
 import importlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.paths import ROOT
 
 from counterpoise.lab.data.qm9 import SINGLE_TASK_MAE, TARGETS
 from counterpoise.lab.engine import Store
 from counterpoise.lab.engine.archive import pack
+from counterpoise.lab.report.figures.qm9 import curves_and_errors
+from counterpoise.lab.report.figures.spec import Line, Points
 from counterpoise.lab.studies.qm9 import CHANGE, STUDY
 
 CHANGES = {"Sum": 180.0, "SI": 70.0, "Kendall": 100.0, "FAMO": 60.0, "BPGS": 50.0, "RLW": 210.0}
@@ -53,37 +56,44 @@ def archive(tmp_path: Path) -> Path:
     return tmp_path / "qm9.jsonl.xz"
 
 
-def test_page_is_up_to_date(script: Any, tmp_path: Path) -> None:
+def test_page_is_up_to_date(script: Any) -> None:
     found = script.MARKERS.search(script.PAGE.read_text(encoding="utf-8"))
     assert found is not None
-    expected = script.section(curves=tmp_path / script.CURVES.name)
+    expected = script.section()
     assert found[0] == f"{found[1]}{expected}\n{found[2]}", "run python docs/qm9_table.py"
-    if (tmp_path / script.CURVES.name).exists():
-        assert script.CURVES.read_text(encoding="utf-8") == (tmp_path / script.CURVES.name).read_text(encoding="utf-8")
 
 
 def test_page_without_runs_has_no_numbers(script: Any, tmp_path: Path) -> None:
-    assert script.section(tmp_path / "qm9.jsonl.xz", tmp_path / "curves.svg") == script.NOT_RECORDED
-    assert not (tmp_path / "curves.svg").exists()
+    assert script.section(tmp_path / "qm9.jsonl.xz") == script.NOT_RECORDED
 
 
-def test_recorded_runs_become_tables_curves_and_sentences(script: Any, archive: Path, tmp_path: Path) -> None:
-    text = script.section(archive, tmp_path / "curves.svg")
+def test_recorded_runs_become_tables_and_sentences(script: Any, archive: Path) -> None:
+    text = script.section(archive)
     changes, errors = (part.splitlines() for part in text.split("\n\n") if part.startswith("| method"))
     assert [row.split(" | ")[0][2:] for row in changes[2:]] == ["BPGS", "FAMO", "SI", "Kendall", "Sum", "RLW"]
-    assert "| BPGS | 3 | 50.0 ± 1.0 | – | – |" in changes
-    assert "| FAMO | 3 | 60.0 ± 1.0 | 58.5 | 38.9 |" in changes
-    assert "| RLW | 1 | 209.0 | 203.8 | 222.6 |" in changes
+    assert "| BPGS | 3 | 50.0 ± 1.0 | – | – | 1.0 |" in changes
+    assert "| FAMO | 3 | 60.0 ± 1.0 | 58.5 | 38.9 | 2.0 |" in changes
+    assert "| RLW | 1 | 209.0 | 203.8 | 222.6 | – |" in changes
     assert errors[0].startswith("| method | mu (D) | alpha (a0^3) | homo (meV) |")
     assert errors[2].startswith("| single-task models, published | 0.0671 | 0.1814 | 60.58 |")
     assert errors[3].startswith("| BPGS | 0.1007 | 0.2721 | 90.86 |")
     assert "- BPGS has a lower Δm than Kendall: holds, the difference is 50.0 (95 % interval 50.0 to 50.0)." in text
     assert "- Sum: Δm 177.6 %: holds, ours is 180.0 % (95 % interval" in text
     assert "- BPGS has a lower Δm than First loss: not run at all three seeds." in text
-    drawn = (tmp_path / "curves.svg").read_text(encoding="utf-8")
-    assert "epoch" in drawn
-    assert all(method in drawn for method in ("BPGS", "Kendall"))
-    assert "RLW" not in drawn  # at one seed
+    paragraph = " ".join(text.split())
+    assert "**BPGS** is number 1 of 5 by Δm, and number 1 by mean rank over the properties (1.0)." in paragraph
+    assert "Of its Δm of 50.0 %, 4.5 are due to" in paragraph
+
+
+def test_figure_compares_errors_with_single_task_models(script: Any, archive: Path) -> None:
+    recorded = script.Recorded(archive)
+    spec = curves_and_errors(STUDY, STUDY.conditions[0], recorded.scores, recorded.histories)
+    assert spec is not None
+    changes, errors = (panel.marks for panel in spec.panels)
+    ends = {mark.label: mark.y[-1] for mark in changes if isinstance(mark, Line)}
+    assert (ends["BPGS"], ends["Sum"]) == pytest.approx((50.0, 180.0))
+    ratios = [set(np.round(mark.x, 6)) for mark in errors if isinstance(mark, Points)]
+    assert ratios[: len(ends)] == [{round(1 + ends[method] / 100, 6)} for method in ends]
 
 
 def test_claims_about_bpgs_are_in_the_ledger() -> None:

@@ -103,6 +103,11 @@ def test_plotly_panels_share_their_range_within_a_row() -> None:
         assert len(set(ranges[row : row + spec.columns])) == 1
 
 
+def test_plotly_has_the_limits_of_logarithmic_axes_as_powers() -> None:
+    layout = plotly_figure(Panel([], "", Axis(log=True, limits=(0.1, 100.0)), Axis(limits=(0.1, 100.0))))["layout"]
+    assert (layout["xaxis"]["range"], layout["yaxis"]["range"]) == ([-1.0, 2.0], [0.1, 100.0])
+
+
 def test_solutions_on_different_grids_are_compared_with_the_exact_one_on_their_own() -> None:
     equation = EQUATIONS["burgers"]
     exact = {points: equation.exact(equation.grid(points)).reshape(points, points).numpy() for points in (8, 10)}

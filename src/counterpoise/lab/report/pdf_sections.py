@@ -97,10 +97,10 @@ def abstract(page: Page) -> list[str]:
     found, cards = [], page.leaderboard.cards
     if cards:
         methods = len({row[0] for part in page.leaderboard.tables for row in part.table.rows})
-        worlds = join([card.title for card in cards], "and")
+        worlds = f"{len(cards)} world{'s' if len(cards) > 1 else ''}: {join([card.title for card in cards], 'and')}"
         found.append(
             f"{methods} methods that weight losses or combine task gradients are compared with the plain sum of the "
-            f"losses, on the same problems and seeds. The problems form {len(cards)} worlds: {markup(worlds)}. "
+            f"losses, on the same problems and seeds. The problems form {markup(worlds)}. "
             f"Brackets are 95 % intervals over seeds."
         )
     found += [

@@ -24,6 +24,8 @@ LEAST_TIMES = 6
 """With fewer measured times, cost is the number of backward passes."""
 TICKS = ("1", "1, some per loss", "1 per loss")
 FACTORS = tuple(digit * 10.0**power for power in range(-4, 5) for digit in (1, 3))
+NEAR_FACTORS = (0.4, 0.5, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5)
+"""Ticks of axes of factors, the second for factors that differ by less than 3."""
 FLOOR = -20.0
 """Changes below this, in %, are drawn at the edge."""
 
@@ -89,8 +91,14 @@ def _panel(standings: WorldStandings, methods: Sequence[str]) -> Panel:
 def _factor_axis(world: World, marks: Sequence[Mark]) -> Axis:
     """Return a logarithmic axis with a few numbers: by default, plotly labels the digits between them, too."""
     values = [1.0, *(value for mark in marks if isinstance(mark, Points) for value in mark.x)]
-    ticks = [(factor, f"{factor:g}") for factor in FACTORS if min(values) / 2 < factor < 2 * max(values)]
+    ticks = [(factor, f"{factor:g}") for factor in _tick_factors(min(values), max(values))]
     return Axis(axis_label(world), log=True, ticks=ticks)
+
+
+def _tick_factors(low: float, high: float) -> list[float]:
+    """Return round factors from slightly below the lowest to slightly above the highest value."""
+    factors, margin = (NEAR_FACTORS, 1.1) if high < 3 * low else (FACTORS, 2.0)
+    return [factor for factor in factors if low / margin < factor < high * margin]
 
 
 def _points(world: World, label: str, style: MarkStyle, rows: Sequence[tuple[int, Standing, Estimate]]) -> Points:
@@ -149,8 +157,7 @@ def _frontier_panel(standings: WorldStandings, costs: Mapping[str, Cost]) -> Pan
                 marks.append(_named_points(dict(zip(group, place + spread, strict=True)), heights))
                 best = max(group, key=lambda method: heights[method])
                 marks.append(_name(place, heights[best], best, span))
-    powers = range(int(np.floor(low)), int(np.ceil(high)) + 1)
-    y_ticks = [(power, f"{10.0**power:g}") for power in powers] if factors else None
+    y_ticks = [(np.log10(factor), f"{factor:g}") for factor in _tick_factors(10**low, 10**high)] if factors else None
     y_axis = Axis(axis_label(world), ticks=y_ticks, limits=(low - 0.08 * span, high + 0.2 * span))
     return Panel(marks, world.title, x_axis, y_axis)
 

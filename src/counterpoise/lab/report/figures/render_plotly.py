@@ -265,7 +265,7 @@ def _axis(axis: Axis, hidden: bool) -> Figure:
         texts = [_escape(text) for _, text in axis.ticks]
         options |= {"tickmode": "array", "tickvals": finite_numbers(at for at, _ in axis.ticks), "ticktext": texts}
     if axis.limits is not None:
-        options["range"] = finite_numbers(axis.limits)
+        options["range"] = finite_numbers(map(math.log10, axis.limits) if axis.log else axis.limits)
     if hidden:
         options |= {"visible": False, "fixedrange": True}
     return options

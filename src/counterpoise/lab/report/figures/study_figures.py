@@ -8,9 +8,10 @@ import pandas as pd
 from ...data.dense import DENSE
 from ...data.pde import EQUATIONS
 from ...engine.function_trainer import FUNCTION
+from ...engine.qm9_workload import MOLECULES
 from ...studies import Study
 from .. import ranks
-from . import comparison, dense, dynamics, pinn, ranking, scores, training
+from . import comparison, dense, dynamics, pinn, qm9, ranking, scores, training
 from .spec import FigureSpec, MarkStyle
 from .style import indexed_style, method_style
 
@@ -142,10 +143,14 @@ def _dense_figures(study: Study, frame: pd.DataFrame, histories: pd.DataFrame) -
 def _training_figures(study: Study, frame: pd.DataFrame, histories: pd.DataFrame) -> dict[str, FigureSpec | None]:
     figures: dict[str, FigureSpec | None] = {}
     for condition in study.conditions:
+        here = frame[frame["condition"] == condition.key]
         selected = histories[histories["condition"] == condition.key]
-        if len(selected) and condition.key in set(frame["condition"]):
+        if len(selected) and len(here):
             name = _file_name(study.name, condition.key)
-            figures[name] = training.curves(study, condition, selected)
+            if study.problem in MOLECULES:
+                figures[name] = qm9.curves_and_errors(study, condition, here, selected)
+            else:
+                figures[name] = training.curves(study, condition, selected)
             styles = training.styles_of_run_methods(study, selected)
             figures |= _dynamics(name, training.condition_title(study, condition), selected, styles)
     return figures
