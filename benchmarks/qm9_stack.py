@@ -247,7 +247,7 @@ def _number(value: float | None) -> str:
 
 def selections(study: Study, device: str, epochs: int | None = None, largest: int = LARGEST) -> list[Selection]:
     """Return the runs of the study, the most important first: one seed after another, then methods at one seed."""
-    once = ((FURTHER, FURTHER_METHODS), (FURTHER, GRADIENT_SPACE), (SANITISED, COMPARED), (RAW, COMPARED))
+    once = ((FURTHER, FURTHER_METHODS | GRADIENT_SPACE), (SANITISED, COMPARED), (RAW, COMPARED))
     found = []
     for condition, methods, seeds in [(MAIN, MAIN_METHODS, study.seeds), *((*each, study.seeds[:1]) for each in once)]:
         cells = select_runs(study, seeds=seeds, epochs=epochs, device=device, methods=methods, conditions=[condition])
