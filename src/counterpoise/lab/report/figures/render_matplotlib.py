@@ -2,9 +2,11 @@
 
 import gc
 import io
+import struct
 import sys
 import textwrap
 import threading
+import zlib
 from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
@@ -18,7 +20,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from PIL import Image
+from matplotlib.transforms import Bbox
+from numpy.typing import NDArray
 
 from ...engine import available_cpus
 from ...files import write_atomic
@@ -52,7 +55,23 @@ RC: dict[Any, Any] = {
 }
 DARK = "#222222"
 TITLE_CHARACTER = 0.075  # inches, the mean width of a character of a title
+METRES_PER_INCH = 0.0254
 MAX_TICK_INTERVALS = 5  # panels are small, and drawing ticks takes most of the time
+
+
+class MeasuredAxes(Axes):
+    """Axes whose labels are measured once: the layout does it twice, which takes a tenth of the time of a figure."""
+
+    _margins: NDArray[np.float64] | None = None
+
+    def get_tightbbox(self, *args: Any, **options: Any) -> Bbox | None:
+        """Return the box around the axes and their labels."""
+        if self._margins is not None:
+            return Bbox(self.bbox.get_points() + self._margins)
+        found = super().get_tightbbox(*args, **options)
+        if found is not None:
+            self._margins = found.get_points() - self.bbox.get_points()
+        return found
 
 
 class FigureWriter:
@@ -114,16 +133,33 @@ def save_figure(spec: FigureSpec, path: Path) -> None:
     if layout is not None:
         layout.execute(figure)
     figure.set_layout_engine("none")
-    content = io.BytesIO()
     canvas.draw()
-    pixels = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")  # nothing is transparent
-    # A compression level of 3 takes half the time of the default, 6.
-    pixels.save(content, "png", compress_level=3, dpi=(figure.dpi, figure.dpi))
-    write_atomic(png, content.getvalue(), durable=False, to_pipes=False)
+    write_atomic(png, encode_png(np.asarray(canvas.buffer_rgba()), figure.dpi), durable=False, to_pipes=False)
     content = io.BytesIO()
     canvas = FigureCanvasPdf(figure)
     canvas.print_pdf(content, metadata={"CreationDate": None})
     write_atomic(pdf, content.getvalue(), durable=False, to_pipes=False)
+
+
+def encode_png(pixels: NDArray[np.uint8], dpi: float) -> bytes:
+    """Return pixels of RGBA, none of them transparent, as a PNG file.
+
+    The rows are not filtered: Pillow chooses a filter for each row, which takes three times as long and saves 5 %.
+    """
+    height, width, _ = pixels.shape
+    rows = np.zeros((height, 1 + 3 * width), np.uint8)  # a row starts with its filter, 0
+    rows[:, 1:] = pixels[:, :, :3].reshape(height, -1)
+    density = round(dpi / METRES_PER_INCH)
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0),  # 8 bits, RGB
+        b"pHYs": struct.pack(">IIB", density, density, 1),  # per metre
+        b"IDAT": zlib.compress(rows.tobytes(), 3),
+        b"IEND": b"",
+    }
+    content = b"\x89PNG\r\n\x1a\n"
+    for kind, data in chunks.items():
+        content += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return content
 
 
 def render(spec: FigureSpec) -> Figure:
@@ -135,6 +171,7 @@ def render(spec: FigureSpec) -> Figure:
         axes = figure.subplots(
             rows, spec.columns, squeeze=False, sharex="col" if share_x else False,
             sharey="row" if spec.share_y else False, gridspec_kw={"height_ratios": spec.row_heights},
+            subplot_kw={"axes_class": MeasuredAxes},
         )  # fmt: skip
         for place, axis in enumerate(axes.flatten()):
             if place >= len(spec.panels):
