@@ -103,10 +103,12 @@ def bpgs_reading(groups: dict[str, pd.DataFrame], ranks: "pd.Series[float]") -> 
     shares = 100 * (means["BPGS"] / list(SINGLE_TASK_MAE) - 1) / len(TARGETS)
     decisive, change = shares.idxmax(), shares.sum()
     first = places[0]
+    at = "At a single seed, " if min(map(len, found.values())) == 1 else ""
     text = (
-        f"**BPGS** is number {places.index('BPGS') + 1} of {len(places)} by Δm, and number {by_rank.index('BPGS') + 1} "
-        f"by mean rank over the properties ({ranks['BPGS']:.1f}). {first}, the first by Δm, has a mean rank of "
-        f"{ranks[first]:.1f}. Of these methods, BPGS has the lowest error of {lowest}, and the highest of {highest}. "
+        f"{at}**BPGS** is number {places.index('BPGS') + 1} of {len(places)} by Δm, and number "
+        f"{by_rank.index('BPGS') + 1} by mean rank over the properties ({ranks['BPGS']:.1f}). "
+        f"{first}, the first by Δm, has a mean rank of {ranks[first]:.1f}. Of these methods, BPGS has the lowest "
+        f"error of {lowest}, and the highest of {highest}. "
         f"Of its Δm of {change:.1f} %, {shares[decisive]:.1f} are due to {decisive} alone."
     )
     return textwrap.fill(text, WIDTH)

@@ -144,7 +144,7 @@ def save_figure(spec: FigureSpec, path: Path) -> None:
 def encode_png(pixels: NDArray[np.uint8], dpi: float) -> bytes:
     """Return pixels of RGBA, none of them transparent, as a PNG file.
 
-    The rows are not filtered: Pillow chooses a filter for each row, which takes three times as long and saves 5 %.
+    The rows are not filtered. Pillow filters them, which makes files 5 % smaller and takes 1.6 times as long.
     """
     height, width, _ = pixels.shape
     rows = np.zeros((height, 1 + 3 * width), np.uint8)  # a row starts with its filter, 0
