@@ -74,5 +74,6 @@ def test_the_figure_shows_the_change_over_the_epochs() -> None:
     columns = ["method", "condition", "seed", CHANGE]
     histories = pd.concat([frame[columns].assign(epoch=epoch, watched=1.0, **weights) for epoch in (1, 2, 3)])
     figures = study_figures(STUDY, {STUDY.name: frame}, lambda: histories, dict)
-    assert [panel.title for panel in figures["qm9-main"].panels] == ["Δm (%) ↓"]
+    titles = [panel.title for panel in figures["qm9-main"].panels]
+    assert titles == ["Δm of the validation molecules (%) ↓", "error / error of a single-task model ↓"]
     assert "qm9-main-weights" in figures
