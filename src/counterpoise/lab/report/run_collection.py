@@ -17,6 +17,7 @@ from ..engine.config import parse_run
 from ..engine.store import CHECKPOINT, DESCRIPTION, MEMBERS, PROGRESS, RESULT
 from ..engine.trainers import is_function
 from ..files import parse_json, read_regular
+from ..garbage import paused_garbage_collection
 from ..studies import STUDIES
 from .recorded_scores import PATTERN, ScoresError, is_score_table, read_scores, study_name
 
@@ -76,6 +77,7 @@ class CollectedRuns:
         self.problems.append(Problem(str(path), kind, reason))
 
 
+@paused_garbage_collection()
 def collect_runs(sources: Iterable[Path]) -> CollectedRuns:
     """Search folders of runs, single run folders, archives, folders of recorded scores and single score tables."""
     collected = CollectedRuns()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.util
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
+from ..garbage import paused_garbage_collection
 from ._checks import make_writable
 
 if TYPE_CHECKING:  # pandas takes long to import
@@ -54,7 +53,7 @@ def write_html_report(runs: Sequence[Path], out: Path, *, pdf: bool = False) -> 
     check_page_packages(pdf=pdf)
     from ..report import build_page, collect_runs
 
-    with _paused_garbage_collection():
+    with paused_garbage_collection():
         collected = collect_runs(runs)
         if not collected.runs and not collected.recorded:
             raise UsageError("; ".join(f"{problem.path}: {problem.reason}" for problem in collected.problems[:5]))
@@ -66,15 +65,3 @@ def write_html_report(runs: Sequence[Path], out: Path, *, pdf: bool = False) -> 
 
     document = write_pdf(page, collected, out)
     return Page([*page.files, document], collected, document)
-
-
-@contextmanager
-def _paused_garbage_collection() -> Iterator[None]:
-    """Do not search the runs for reference cycles: they have none, and are so many objects that a search takes long."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
