@@ -12,19 +12,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from pinn_findings import (
-    EQUATIONS,
+from pinn_findings import EQUATIONS, equations, findings, plate_of_the_authors, reversed_order, search_result
+from pinn_published import (
     best_published,
     burgers_schedules,
-    equations,
-    findings,
     inexact_solvers,
     klein_gordon_points,
     other_rates,
-    plate_of_the_authors,
     published_table,
-    reversed_order,
-    search_result,
 )
 from pinn_recommendation import exceptions, pinn_gains, pinn_row, pinn_table
 from recorded_leaderboard import (
