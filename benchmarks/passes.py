@@ -21,7 +21,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, product
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -38,7 +38,8 @@ SIZES = ((64, 2, 5, 64), (64, 2, 8, 64), (256, 4, 3, 128), (256, 4, 14, 128), (5
 MANY = ((256, 3), (256, 14), (256, 40), (256, 100), (896, 16))
 """Width of an MLP with three layers, and number of tasks: 0.2 and 2.4 million parameters."""
 GROWTH = (*((256, tasks) for tasks in (4, 8, 16, 32, 64)), *((width, 16) for width in (128, 512, 1024)))
-CROSSOVER = [(batch, width, tasks) for batch in (32, 256) for width in (64, 256, 896) for tasks in (3, 4, 6, 8, 16)]
+CROSSOVER = {"cpu": ((64, 256, 896), (3, 4, 6, 8, 16)), "cuda": ((256, 896, 2048), (4, 8, 16, 40))}
+"""Widths and numbers of tasks, each measured with batches of 32 and 256."""
 REPEATS = 3  # processes whose memory is measured
 METHODS = ("mgda", "pcgrad", "cagrad", "upgrad", "nash-mtl", "fairgrad", "imtl-g", "config", "aligned-mtl")
 LARGE = (4, 16, 40, 100)
@@ -248,10 +249,11 @@ def growth_rows(device: str) -> Rows:
 def crossover_rows(device: str) -> Rows:
     """Measure from which number of tasks on lean passes are faster than a loop, with a method whose solver is fast."""
     rows: Rows = []
-    for batch, width, tasks in CROSSOVER:
+    for batch, width, tasks in product((32, 256), *CROSSOVER[device]):
         problem = Problem.mlp(width, 3, tasks, device, batch)
         cases = {passes: problem.ours("imtl-g", passes) for passes in ("loop", "lean", "auto")}
-        rows += measure(cases, {"batch": batch, "width": width, "T": tasks}, rounds=7, seconds=0.03, warm_up=2)
+        known = {"batch": batch, "width": width, "T": tasks}
+        rows += measure(cases, known, rounds=7, seconds=0.03, warm_up=2, wait=device == "cuda")
     return rows
 
 
