@@ -18,6 +18,7 @@ MAY_SKIP = {
     "tests/functional/test_replay.py": "needs a CUDA device",
     "tests/gradients/test_deferred.py": "needs a torch that exposes retain_graph",
     "tests/gradients/test_heads.py": "needs a CUDA device",
+    "tests/gradients/test_lean.py": "needs a CUDA device",
     "tests/gradients/test_retained.py": "needs a C++ compiler",
     "tests/gradients/test_training_loop.py": "needs a torch that exposes retain_graph",
     "tests/lab/atlas/test_atlas.py": "needs Chromium",

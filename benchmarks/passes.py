@@ -1,7 +1,7 @@
 """Measure how to compute task gradients: small networks, many tasks, large models.
 
     python benchmarks/passes.py [small] [tasks] [methods] [growth] [crossover] [large] [memory] [vit] [mlp]
-        [--device cuda] [--threads 2] [--busy]
+        [limited] [--device cuda] [--threads 2] [--busy]
 
 - small: a loop or one batched pass, with and without `features`. Ratios are to the loop without features.
 - tasks: all modes and torchjd's autogram, with UPGrad. Ratios are to T calls of `autograd.grad`.
@@ -12,6 +12,7 @@
 - memory: the peak memory of the same steps, each in a process of its own.
 - vit: a vision transformer of the size of ViT-B on CUDA: ratios to a plain step and peak memory.
 - mlp: the same for the MLP with 25 million parameters, on CUDA.
+- limited: the transformer and the automatic choice, if other tensors leave 24 GiB of the GPU's memory free.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import copy
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import combinations_with_replacement, product
 from pathlib import Path
@@ -43,6 +44,7 @@ CROSSOVER = {"cpu": ((64, 256, 896), (3, 4, 6, 8, 16)), "cuda": ((256, 896, 2048
 REPEATS = 3  # processes whose memory is measured
 METHODS = ("mgda", "pcgrad", "cagrad", "upgrad", "nash-mtl", "fairgrad", "imtl-g", "config", "aligned-mtl")
 LARGE = (4, 16, 40, 100)
+LIMIT = 24 << 30  # bytes
 
 
 def make_step(
@@ -315,8 +317,13 @@ def resident_megabytes(field: str) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:")) / 2**10
 
 
-def device_rows(device: str, build: Callable[[int], Problem]) -> Rows:
-    """Measure the time and the peak memory of steps on a GPU, for networks that `build` returns."""
+def device_rows(
+    device: str, build: Callable[[int], Problem], passes: Sequence[str] = ("loop", "lean"), held: int = 0
+) -> Rows:
+    """Measure the time and the peak memory of steps on a GPU, for networks that `build` returns.
+
+    Other tensors hold `held` bytes of memory, which are not counted.
+    """
     assert device == "cuda", "this part is measured with --device cuda"
     rows: Rows = []
     for tasks in LARGE:
@@ -325,14 +332,14 @@ def device_rows(device: str, build: Callable[[int], Problem]) -> Rows:
             "plain step": problem.plain,
             "T calls of autograd.grad": problem.calls,
         }
-        cases |= {f"UPGrad, {passes}": problem.ours("upgrad", passes) for passes in ("loop", "lean")}
+        cases |= {f"UPGrad, {mode}": problem.ours("upgrad", mode) for mode in passes}
         found = measure(cases, {"T": tasks}, rounds=3 if tasks <= 40 else 2, seconds=0.0, warm_up=1, wait=True)
         for row in found:
             problem.clear()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             cases[row["case"]]()
-            row["peak MB"] = round(torch.cuda.max_memory_allocated() / 2**20)
+            row["peak MB"] = round((torch.cuda.max_memory_allocated() - held) / 2**20)
             print(row["T"], row["case"], row["peak MB"], flush=True)
         rows += found
     return rows
@@ -346,6 +353,12 @@ def mlp_rows(device: str) -> Rows:
     return device_rows(device, lambda tasks: Problem.mlp(2048, 6, tasks, device))
 
 
+def limited_rows(device: str) -> Rows:
+    size = torch.cuda.get_device_properties(device).total_memory - LIMIT
+    held = torch.empty(size, dtype=torch.uint8, device=device)
+    return device_rows(device, partial(Problem.vit, batch=16), ("auto",), held.nbytes)
+
+
 PARTS: dict[str, tuple[str, Callable[[str], Rows]]] = {
     "small": ("passes", small_rows),
     "tasks": ("passes_tasks", task_rows),
@@ -356,6 +369,7 @@ PARTS: dict[str, tuple[str, Callable[[str], Rows]]] = {
     "memory": ("passes_memory", memory_rows),
     "vit": ("passes_vit", vit_rows),
     "mlp": ("passes_mlp", mlp_rows),
+    "limited": ("passes_limited", limited_rows),
 }
 
 
@@ -375,7 +389,11 @@ def main() -> None:
     if options.one:
         print_peak_memory(options.one[0], int(options.one[1]))
         return
-    parts = {"cuda": ["small", "vit", "mlp"], "cpu": [part for part in PARTS if part not in ("vit", "mlp")]}
+    device_only = ("vit", "mlp", "limited")
+    parts = {
+        "cuda": ["small", "crossover", *device_only],
+        "cpu": [part for part in PARTS if part not in device_only],
+    }
     for part in options.parts or parts[options.device]:
         name, measure_part = PARTS[part]
         save(f"{name}_{options.device}", measure_part(options.device), options.out)

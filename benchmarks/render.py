@@ -179,9 +179,9 @@ def many_tasks_by_method() -> str:
     return "\n".join([*lines, "", origin(content["machine"], content["rows"][0]["threads"])])
 
 
-def lean_or_loop() -> str:
+def lean_or_loop(name: str) -> str:
     """Return the table of lean passes and of the automatic choice: ratios to a loop."""
-    content = load("passes_crossover_cpu")
+    content = load(name)
     ratios = {(row["batch"], row["width"], row["T"], row["case"]): row["ratio"] for row in content["rows"]}
     sizes = sorted({tasks for _, _, tasks, _ in ratios})
     lines = [
@@ -287,12 +287,14 @@ def main() -> None:
         "forms": methods_by_tasks("loss_space_forms_cpu", lambda row: f"{row['dictionary']:.2f} ×"),
         "many tasks": many_tasks(),
         "many tasks by method": many_tasks_by_method(),
-        "lean or loop": lean_or_loop(),
+        "lean or loop": lean_or_loop("passes_crossover_cpu"),
+        "lean or loop on CUDA": lean_or_loop("passes_crossover_cuda"),
         "forms on CUDA": forms_on_device("loss_space_forms_cuda"),
         "forms on CUDA, no graphs": forms_on_device("loss_space_forms_cuda_no_graphs"),
         "large models": large_models("passes_large_cpu", "passes_memory_cpu"),
         "large models on CUDA": large_models("passes_vit_cuda", "passes_vit_cuda"),
         "large MLP on CUDA": large_models("passes_mlp_cuda", "passes_mlp_cuda"),
+        "limited memory on CUDA": large_models("passes_limited_cuda", "passes_limited_cuda"),
         "transformer": transformer("transformer_cuda"),
         "transformer, no graphs": transformer("transformer_cuda_no_graphs"),
         "dense": dense(),

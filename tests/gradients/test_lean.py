@@ -1,6 +1,7 @@
 """Lean passes: the gradients of a loop for every kind of network, and clear errors where they are not supported."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -303,6 +304,34 @@ def test_auto_uses_lean_passes_for_wide_layers(
     net, balancer = Network(nn.Sequential(nn.Linear(16, 24), nn.Tanh()), 24, tasks), cp.IMTLG(tasks)
     balancer.backward(net.losses(x), shared=net.trunk.parameters())
     assert balancer._backward.lean.checked is expected
+
+
+@pytest.mark.parametrize(("tasks", "in_use", "expected"), [(8, 8, True), (8, 7, False), (2, 15, True), (1, 15, False)])
+def test_auto_compares_task_gradients_with_the_free_memory_of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, tasks: int, in_use: int, expected: bool
+) -> None:
+    """More than half of what is free of 16 GiB, and more than 1 GiB: each task has gradients of 0.502 GiB."""
+    device = SimpleNamespace(total_memory=16 << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: in_use << 30)
+    targets = [torch.empty(1 << size, device="meta") for size in (27, 19)]
+    assert passes.exceeds_free_memory(targets, tasks) is expected
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_auto_uses_lean_passes_on_a_gpu_if_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "MIN_HELD_BYTES", 0)
+    x, found = torch.randn(4, 16, dtype=torch.float64, device="cuda"), []
+    for free in (1 << 30, 4 << 10):
+        total = torch.cuda.get_device_properties(0).total_memory
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _, used=total - free: used)
+        torch.manual_seed(0)
+        net = Network(nn.Sequential(nn.Linear(16, 12), nn.Tanh()), 12, tasks=4).cuda()
+        balancer = cp.UPGrad(4).cuda()
+        balancer.backward(net.losses(x), shared=net.trunk.parameters())
+        assert balancer._backward.lean.checked is (free < 1 << 20)
+        found.append(grads_of(net))
+    assert_same_gradients(*found)
 
 
 def test_auto_uses_lean_passes_for_many_tasks_and_falls_back_to_a_loop() -> None:

@@ -58,7 +58,7 @@ class Aggregation(GradientStatistics):
             loss; `"aggregated"` multiplies it by the weight that the method gives the task. Default: `"own"`.
         passes (str, optional): How task gradients are computed. `"loop"` runs one backward pass per task, `"batched"`
             one vectorised pass for all. `"lean"` never holds the gradients of all tasks. `"auto"` chooses by the
-            number of tasks and the size of the shared network. Default: `"auto"`.
+            number of tasks, the size of the shared network and, on a GPU, the free memory. Default: `"auto"`.
         ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
             first, `"local"` compares those of each rank. Default: `"exact"`.
         importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.

@@ -25,7 +25,7 @@ from .segments import Edge, SharedGraph, find_shared_graph
 from .types import GradientList, TaskGradients, TaskRoot
 
 MIN_ELEMENTS = 1 << 24  # gradients of up to this size are held at once even if the network is smaller
-SHARE_OF_MEMORY = 0.28  # of the memory in use on a GPU, which gradients may take in addition
+SHARE_OF_MEMORY = 0.28  # of the memory in use on a GPU, and of that which is free, that gradients may take in addition
 
 
 class LeanPass(NamedTuple):
@@ -227,13 +227,19 @@ def _weighted_sum(weights: Tensor, stack: Tensor) -> Tensor:
 def _element_limit(targets: Sequence[Tensor]) -> int:
     """Return how many elements of gradients may be held: half of one gradient, which a plain step holds at its end.
 
-    On a GPU also a part of the memory in use, which activations make up in large part.
+    On a GPU also a part of the memory in use, which activations make up in large part, if as much is free.
     """
     first = targets[0]
     limit = max(MIN_ELEMENTS, sum(target.numel() for target in targets) // 2)
     if first.is_cuda:
-        limit = max(limit, int(SHARE_OF_MEMORY * torch.cuda.memory_allocated(first.device)) // first.element_size())
+        size = min(torch.cuda.memory_allocated(first.device), free_memory(first.device))
+        limit = max(limit, int(SHARE_OF_MEMORY * size) // first.element_size())
     return limit
+
+
+def free_memory(device: torch.device) -> int:
+    """Return how many bytes of a GPU the tensors of this process leave free."""
+    return torch.cuda.get_device_properties(device).total_memory - torch.cuda.memory_allocated(device)
 
 
 def _can_use_host(target: Tensor) -> bool:

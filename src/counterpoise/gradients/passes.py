@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from .graph import READS_GRAPH, has_bypass, has_nested, other_leaves, reaches
-from .lean import LeanPasses
+from .lean import LeanPasses, free_memory
 from .retained import check_retained
 from .sharding import is_sharded
 from .task_gradients import UNREACHED, batched_gradients, feature_gradients, loop_gradients, propagate_to_parameters
@@ -21,6 +22,9 @@ Passes = Literal["auto", "loop", "batched", "lean"]
 MIN_LEAN_TASKS = 16
 MAX_HELD_ELEMENTS = 1 << 28
 MIN_WIDE_TASKS, MIN_LARGE_TASKS, MIN_LARGE_ELEMENTS = 6, 4, 1 << 23
+# On a GPU, where lean passes may take twice as long as a loop, it uses them if all task gradients together would take
+# more than this share of the memory that is free, and more bytes than this.
+MAX_SHARE_OF_FREE_MEMORY, MIN_HELD_BYTES = 0.5, 1 << 30
 # Otherwise it uses batched passes through features for shared networks up to this size, and a loop for all others.
 MAX_BATCHED_PARAMETERS = 1 << 20
 
@@ -183,8 +187,7 @@ class BackwardPasses:
         if passes != "auto":
             return "loop" if passes == "lean" and len(roots) < 2 else passes
         size = sum(target.numel() for target in place.targets)
-        on_cpu = place.targets[0].device.type == "cpu"  # on a GPU, lean passes may be slower than a loop
-        possible = on_cpu and not rows and not place.sharded and not self.refuses_lean and READS_GRAPH
+        possible = not rows and not place.sharded and not self.refuses_lean and READS_GRAPH
         if possible and self._prefers_lean(roots, place.targets, len(roots) * size):
             return "lean"
         small = size <= MAX_BATCHED_PARAMETERS
@@ -192,7 +195,9 @@ class BackwardPasses:
 
     def _prefers_lean(self, roots: Sequence[TaskRoot], targets: Sequence[Tensor], elements: int) -> bool:
         """Return whether lean passes save time or much memory; `elements` is the size of all task gradients."""
-        tasks = len(roots)
+        tasks, device = len(roots), targets[0].device.type
+        if device != "cpu":
+            return device == "cuda" and tasks > 1 and exceeds_free_memory(targets, tasks)
         if tasks >= MIN_LEAN_TASKS or (tasks > 1 and elements > MAX_HELD_ELEMENTS):
             return True
         large = tasks >= MIN_LARGE_TASKS and elements >= MIN_LARGE_ELEMENTS
@@ -206,6 +211,8 @@ class BackwardPasses:
         first = not self.lean.checked
         try:
             grads = self.lean.compute(roots, place.targets, keep, aggregated=heads)
+        except torch.cuda.OutOfMemoryError:
+            raise  # a loop would need more
         except RuntimeError:
             if passes == "auto" and first:  # the graph has been kept
                 self.refuses_lean = True
@@ -214,6 +221,15 @@ class BackwardPasses:
         if grads is None:
             raise ValueError(UNREACHED)
         return grads
+
+
+def exceeds_free_memory(targets: Sequence[Tensor], tasks: int) -> bool:
+    """Return whether the gradients of all tasks would take too much of the memory of the targets' GPU.
+
+    At the start of the backward pass, the network and its activations are part of the memory that is not free.
+    """
+    needed = tasks * sum(target.nbytes for target in targets)
+    return needed > MIN_HELD_BYTES and needed > MAX_SHARE_OF_FREE_MEMORY * free_memory(targets[0].device)
 
 
 def check_lean(passes: Passes, method: str, *, rows: bool, replicas: bool) -> None:
