@@ -31,6 +31,8 @@ RERUN = {
     "Nash-MTL": 72.9, "FAMO": 38.9, "FairGrad": 57.0,
 }  # fmt: skip
 """Δm in % of the same methods in NTKMTL, with batches of 60 molecules and a patience of 10 epochs."""
+HALF_RATE = 0.0005
+"""Half of the learning rate at the start."""
 CONDITIONS = {MAIN: "", FURTHER: "", PARAMETERS: ", on the shared parameters"}
 """Conditions of the tables, and what is added to the names of their methods."""
 
@@ -114,6 +116,23 @@ def bpgs_reading(groups: dict[str, pd.DataFrame], ranks: "pd.Series[float]") -> 
     return textwrap.fill(text, WIDTH)
 
 
+def seeds_reading(recorded: Recorded) -> str:
+    """Return the Δm of BPGS at each seed, and for how long its learning rate was high."""
+    scores, histories = (
+        frame[(frame["method"] == "BPGS") & (frame["condition"] == MAIN)].set_index("seed")
+        for frame in (recorded.scores, recorded.histories)
+    )
+    if len(scores) < 2:
+        return ""
+    ends = histories[histories["rate"] >= HALF_RATE]["epoch"].groupby(level=0).max()
+    seeds = [f"{seed}: {change:.1f} % ({ends[seed]})" for seed, change in scores[CHANGE].items()]
+    text = (
+        f"Its Δm differs between the seeds, and so does the last recorded epoch before the plateau schedule lowered the "
+        f"learning rate below {HALF_RATE} (in brackets): {'; '.join(seeds)}."
+    )
+    return textwrap.fill(text, WIDTH)
+
+
 def targets_of(means: pd.DataFrame, extreme: str, method: str) -> str:
     """Return the properties of which a method has the lowest or the highest error."""
     return join([target for target, name in getattr(means, extreme)(axis=1).items() if name == method], "and") or "none"
@@ -158,6 +177,7 @@ def section(archive: Path = ARCHIVE) -> str:
             error_table(groups),
             "![Δm of each method against the epoch, and its errors of each property](figures/qm9.svg)",
             bpgs_reading(groups, ranks),
+            *filter(None, [seeds_reading(recorded)]),
             reading(recorded.scores),
         ]
     )
