@@ -127,8 +127,8 @@ def seeds_reading(recorded: Recorded) -> str:
     ends = histories[histories["rate"] >= HALF_RATE]["epoch"].groupby(level=0).max()
     seeds = [f"{seed}: {change:.1f} % ({ends[seed]})" for seed, change in scores[CHANGE].items()]
     text = (
-        f"Its Δm differs between the seeds, and so does the last recorded epoch before the plateau schedule lowered the "
-        f"learning rate below {HALF_RATE} (in brackets): {'; '.join(seeds)}."
+        f"Its Δm at each seed, and in brackets the last recorded epoch at which the plateau schedule had not lowered "
+        f"the learning rate below {HALF_RATE}: {'; '.join(seeds)}."
     )
     return textwrap.fill(text, WIDTH)
 
