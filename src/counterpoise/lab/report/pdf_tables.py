@@ -1,5 +1,6 @@
-"""Tables of the PDF report: ruled as in a paper, split over pages, and scaled or turned where they are wide."""
+"""Tables of the PDF report: ruled as in a paper, and scaled, turned or split where they are wide."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -50,16 +51,22 @@ def score_tables(table: HtmlTable, portrait: float, landscape: float) -> tuple[l
         fitting = next((layout for layout in layouts if layout.total <= available), None)
         if fitting is not None:
             return [_score_table(table, fitting)], turned
-    layout, parts, start = table_layout(table, SIZES[-1]), list[Table](), 0
-    while start < len(table.heads):
-        stop = start + 1
-        while stop < len(table.heads) and layout.widths[0] + sum(layout.widths[start + 1 : stop + 2]) <= landscape:
-            stop += 1
-        rows = [(name, cells[start:stop]) for name, cells in table.rows]
-        part = HtmlTable(table.caption, table.heads[start:stop], rows)
-        parts.append(_score_table(part, table_layout(part, SIZES[-1])))
-        start = stop
-    return parts, True
+    for count in range(2, len(table.heads) + 1):
+        parts = _split(table, count)
+        layouts = [table_layout(part, SIZES[-1]) for part in parts]
+        if all(layout.total <= portrait for layout in layouts):
+            break
+    return list(map(_score_table, parts, layouts)), False
+
+
+def _split(table: HtmlTable, count: int) -> list[HtmlTable]:
+    """Return tables with up to 1 / count of the columns each."""
+    width = math.ceil(len(table.heads) / count)
+    slices = [slice(start, start + width) for start in range(0, len(table.heads), width)]
+    return [
+        HtmlTable(table.caption, table.heads[part], [(name, cells[part]) for name, cells in table.rows])
+        for part in slices
+    ]
 
 
 def table_layout(table: HtmlTable, size: float, max_text: float = MAX_TEXT) -> Layout:
