@@ -12,6 +12,7 @@ from counterpoise.lab.report.markdown import markdown_table
 
 MODES = ("loop", "batched", "batched through features", "features")
 PAGE = Path(__file__).parent / "README.md"
+STEP_TIMES = Path(__file__).parents[1] / "src" / "counterpoise" / "lab" / "report" / "step_times.json"
 
 
 def load(name: str) -> dict[str, Any]:
@@ -272,7 +273,19 @@ def start() -> str:
     return f"{table}\n\n{origin(content['machine'])}"
 
 
+def write_step_times() -> None:
+    """Write the times of a step that the report shows."""
+    content = load("gradient_space_cuda")
+    ratios = {row["case"]: row["ratio"] for row in content["rows"] if row["precision"] == "float32"}
+    methods = [case.removesuffix(", features") for case in ratios if case.endswith(", features")]
+    times = {method: [ratios.get(f"{method}, loop"), ratios[f"{method}, features"]] for method in methods}
+    machine = f"{content['machine']['gpu']}, {content['machine']['date']}"
+    setting = f"three tasks of a SegNet, 288 × 384, batch 8, float32, {machine}"
+    STEP_TIMES.write_text(json.dumps({"setting": setting, "ratios": times}, indent=1, ensure_ascii=False) + "\n")
+
+
 def main() -> None:
+    write_step_times()
     text = PAGE.read_text()
     tables = {
         "cpu": by_tasks("loss_space_cpu"),

@@ -191,8 +191,8 @@ def bpgs() -> str:
 {table}
 
 - **Against Kendall** it is {counts["Kendall"]}{checks}. **Against UW-O**, which is a single division, it is
-  {counts["UW-O"]}; **against FAMO**, {counts["FAMO"]} (without worlds with a single common seed; Physics counts as undecided
-  if both methods fail).
+  {counts["UW-O"]}; **against FAMO**, {counts["FAMO"]} (without worlds with a single common seed; Physics counts
+  as undecided if both methods fail).
 - **Before a gradient-space method** it removes the scales: on the synthetic problems BPGS + CAGrad is
   {compared("synthetic", "BPGS + CAGrad", "CAGrad")} against CAGrad, and BPGS + PCGrad is
   {compared("synthetic", "BPGS + PCGrad", "PCGrad")} against PCGrad. On rescaled tables BPGS + PCGrad is

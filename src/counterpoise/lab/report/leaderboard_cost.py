@@ -1,7 +1,10 @@
 """The cost of a training step with each method: passes through the network, and measured times where they compare."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from typing import Literal
 
 import pandas as pd
@@ -22,10 +25,25 @@ PASSES: dict[Passes, str] = {
 }
 
 
-STEP_TIMES = {"Nash-MTL": (2.20, 1.05)}
-"""Time of a step with three tasks of a SegNet relative to a plain step: on all shared parameters, and with `features=`.
+@dataclass(frozen=True)
+class StepTimes:
+    """Measured times of a training step, relative to a step with the plain sum.
 
-From benchmarks/results/gradient_space_cuda.json (float32, one H200)."""
+    Args:
+        setting: What was measured, and where.
+        ratios: For each method the time with gradients of all shared parameters, where it was measured, and at
+            `features=`.
+    """
+
+    setting: str
+    ratios: Mapping[str, tuple[float | None, float]]
+
+
+@cache
+def step_times() -> StepTimes:
+    """Return the times that `benchmarks/gradient_space.py` measured; `benchmarks/render.py` writes the file."""
+    content = json.loads((files(__package__) / "step_times.json").read_text(encoding="utf-8"))
+    return StepTimes(content["setting"], {name: tuple(pair) for name, pair in content["ratios"].items()})
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,15 @@ from typing import Any
 
 import pandas as pd
 
+from ..engine.methods import describe
 from . import ranks
 from .card_pictures import CardPicture, FinishedCells, card_picture
 from .figures.leaderboard import frontier, overview
 from .figures.spec import FigureSpec
 from .leaderboard import Estimate, Standing, WorldStandings, leaderboard
-from .leaderboard_cost import Cost, step_costs
-from .leaderboard_text import Answer, answers, check_finding, format_estimate, unequal_settings, verdict
-from .leaderboard_worlds import PLAIN_SUM, TUNED_SUM
+from .leaderboard_cost import Cost, step_costs, step_times
+from .leaderboard_text import Answer, answers, check_finding, format_estimate, unequal_settings, usage, verdict
+from .leaderboard_worlds import PLAIN_SUM, TUNED_SUM, recipes
 from .ranks import PrintedTable
 from .tables import format_seeds
 
@@ -26,9 +27,10 @@ VERDICTS = {1: "better", -1: "worse", 0: "undecided"}
 
 @dataclass(frozen=True)
 class CardRow:
-    """A method on a card: its comparison with the plain sum, how that is decided, and its cost."""
+    """A method on a card: its mean rank, its comparison with the plain sum, how that is decided, and its cost."""
 
     method: str
+    rank: str
     comparison: str
     verdict: str  # better, worse, undecided
     cost: str
@@ -70,6 +72,8 @@ class LeaderboardSection:
     tables: list[WorldTable] = field(default_factory=list)
     figures: dict[str, FigureSpec] = field(default_factory=dict)
     head_to_head: PrintedTable | None = None
+    step_times: PrintedTable | None = None
+    methods: PrintedTable | None = None
     texts: dict[str, str] = field(default_factory=dict)  # files beside the page, by name
 
 
@@ -94,10 +98,14 @@ def leaderboard_section(
         tables,
         {"leaderboard": overview(board), "leaderboard-cost": frontier(board, costs)},
         head_to_head_table(board, *COMPARED),
+        step_times_table(),
+        methods_table(shown),
         {
             "tables/leaderboard.md": ranks.markdown(part.table for part in tables),
             "tables/leaderboard.csv": leaderboard_csv(shown, costs),
             "tables/head-to-head.csv": head_to_head_csv(shown, *COMPARED),
+            "tables/step-times.csv": step_times_csv(),
+            "tables/methods.csv": _csv(methods_table(shown)),
         }
         | {run_scores_file(standings.world.name): run_scores_csv(standings) for standings in shown},
     )
@@ -130,6 +138,37 @@ def world_card(standings: WorldStandings, costs: Mapping[str, Cost], picture: Ca
 def _complete_table(standings: WorldStandings, costs: Mapping[str, Cost], findings: tuple[str, ...]) -> WorldTable:
     world, table = standings.world, world_table(standings, costs)
     return WorldTable(world.name, world.title, world.situation, table, (*findings, *world.confounds), world.studies)
+
+
+def step_times_table() -> PrintedTable:
+    """Return the measured times of a step with each method."""
+    rows = [
+        [method, "–" if whole is None else f"{whole:.2f} ×", f"{features:.2f} ×"]
+        for method, (whole, features) in step_times().ratios.items()
+    ]
+    heads = ["method", "all shared parameters", "features="]
+    return PrintedTable(heads, rows, "Time of a step, relative to the plain sum", step_times().setting)
+
+
+def step_times_csv() -> str:
+    rows = [{"method": m, "shared": whole, "features": at} for m, (whole, at) in step_times().ratios.items()]
+    return str(pd.DataFrame(rows).to_csv(index=False, float_format="%.6g"))
+
+
+def methods_table(board: Sequence[WorldStandings]) -> PrintedTable:
+    """Return what each method of the leaderboard does, how to build it, and its paper."""
+    names = dict.fromkeys(s.method for standings in board for s in standings.standings)
+    rows = []
+    for name in sorted(names, key=str.casefold):
+        recipe = recipes()[name]
+        parts = [describe(part.name) for part in (recipe.weighting, recipe) if part is not None]
+        papers = ", ".join(part.paper for part in parts if part.paper)
+        rows.append([name, "; then ".join(part.summary for part in parts), usage(recipe), papers])
+    return PrintedTable(["method", "description", "code", "paper"], rows, "Methods")
+
+
+def _csv(table: PrintedTable) -> str:
+    return str(pd.DataFrame(table.rows, columns=table.heads).to_csv(index=False))
 
 
 def head_to_head_table(board: Sequence[WorldStandings], method: str, other: str) -> PrintedTable | None:
@@ -177,7 +216,8 @@ def _card_row(standings: WorldStandings, standing: Standing, costs: Mapping[str,
     notes = unequal_settings(standings.world, standing.method, PLAIN_SUM)
     comparison = ", ".join([format_estimate(standings.world, standing.against_sum), *notes])
     width = round(100 * _gain(standings, standing) / longest)
-    return CardRow(standing.method, comparison, decided, str(costs[standing.method]), width)
+    rank = _format_rank(standing.rank, interval=False)
+    return CardRow(standing.method, rank, comparison, decided, str(costs[standing.method]), width)
 
 
 def world_table(standings: WorldStandings, costs: Mapping[str, Cost]) -> PrintedTable:
@@ -191,6 +231,8 @@ def world_table(standings: WorldStandings, costs: Mapping[str, Cost]) -> Printed
         row.append("" if standing.method == PLAIN_SUM else format_estimate(world, standing.against_sum))
         row += [format_estimate(world, standing.against_tuned)] if tuned else []
         runs = f"{standing.runs}" + (f", {standing.diverged} diverged" if standing.diverged else "")
+        if standing.problems < len(standings.problems):
+            runs += f", {standing.problems} of {len(standings.problems)} problems"
         rows.append([*row, str(costs[standing.method]), runs])
     problems = f"{len(standings.problems)} problem{'s' if len(standings.problems) > 1 else ''}"
     intervals = "95 % intervals over seeds, paired" if len(standings.seeds) > 1 else "no intervals with a single seed"

@@ -10,10 +10,10 @@ from ..engine import Recipe
 from ..studies import STUDIES
 from ..studies.pinn import STEPS
 from .leaderboard import Estimate, Standing, WorldStandings
-from .leaderboard_cost import STEP_TIMES, Cost
+from .leaderboard_cost import Cost, step_times
 from .leaderboard_worlds import PLAIN_SUM, World, recipes
 
-COST_FIGURE, HEAD_TO_HEAD = "figure-leaderboard-cost", "table-head-to-head"
+COST_FIGURE, HEAD_TO_HEAD, STEP_TIMES = "figure-leaderboard-cost", "table-head-to-head", "table-step-times"
 """Anchors of numbers on the page."""
 MAX_NAMES = 4
 COLLAPSE = 0.2
@@ -119,7 +119,7 @@ def _different_units(standings: WorldStandings, costs: Mapping[str, Cost], physi
     as_good = [s for s in _others(standings) if s.against_tuned and verdict(world, s.against_tuned) >= 0]
     cheap = [s for s in as_good if costs[s.method].passes == "one"]
     chosen = sorted(cheap or as_good, key=_gain)[:MAX_NAMES]
-    behind = "" if plain is None else f"The plain sum: {format_estimate(world, plain.against_tuned)}. "
+    behind = "" if plain is None else f"The plain sum against it: {format_estimate(world, plain.against_tuned)}. "
     anchor = f"table-{world.name}"
     if not chosen:
         text = f"No method reaches the hand-tuned sum. {behind}{_evidence(standings)}"
@@ -267,14 +267,14 @@ def _cost(board: Sequence[WorldStandings], costs: Mapping[str, Cost], method: st
     cost = str(costs[method])
     ranks = [f"{rank.value:.1f} of {len(s.ranked)} on {s.world.title}" for s, rank in places]
     example = "With three losses, three backward passes instead of one. " if costs[method].passes == "each" else ""
-    if method in STEP_TIMES:
-        whole, features = STEP_TIMES[method]
+    whole, features = step_times().ratios.get(method, (None, None))
+    if whole is not None:
         example = (
-            f"With three tasks of a SegNet, a step takes {whole:.2f} × as long as a plain step, or {features:.2f} × at "
-            "the shared features (features=). "
+            f"With three tasks of a SegNet, a step takes {whole:.2f} × as long as a plain step, or {features:.2f} × if "
+            f"gradients are compared at the input of the heads (features=). "
         )
-    text = f"{example}Its mean ranks: {join(ranks, 'and')}."
-    return [Answer(f"What does {method} cost?", f"{cost[0].upper()}{cost[1:]} in each step.", text, COST_FIGURE)]
+    text, anchor = f"{example}Its mean ranks: {join(ranks, 'and')}.", COST_FIGURE if whole is None else STEP_TIMES
+    return [Answer(f"What does {method} cost?", f"{cost[0].upper()}{cost[1:]} in each step.", text, anchor)]
 
 
 def _evidence(standings: WorldStandings) -> str:

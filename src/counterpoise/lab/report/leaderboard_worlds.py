@@ -109,7 +109,7 @@ WORLDS = (
     World(
         "nyuv2",
         "NYUv2",
-        "Segmentation, depth and surface normals of indoor images; the score is the mean of three metrics",
+        "Segmentation, depth and surface normals of indoor images: the mean relative change of three metrics",
         ("nyuv2",),
         tuple(condition.key for condition in STUDIES["nyuv2"].conditions if not condition.options),
         metrics={name: HIGHER_IS_BETTER[name] for name in PAPER_DELTA},

@@ -136,6 +136,8 @@ def add_leaderboard(story: Story, leaderboard: LeaderboardSection, folder: Path)
         story.figure(file.read_bytes() if reflowed is spec else figure_content(reflowed), spec.alt_text)
     if leaderboard.head_to_head:
         story.table(printed_table(leaderboard.head_to_head))
+    if leaderboard.step_times:
+        story.table(printed_table(leaderboard.step_times))
     for part in leaderboard.tables:
         story.subheading(part.title, f"world-{part.anchor}")
         story.text(f"{part.situation}. {' '.join(part.notes)}")

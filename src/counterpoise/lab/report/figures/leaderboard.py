@@ -6,7 +6,7 @@ import numpy as np
 
 from ..leaderboard import Estimate, Standing, WorldStandings
 from ..leaderboard_cost import PASSES, Cost
-from ..leaderboard_text import verdict
+from ..leaderboard_text import format_estimate, verdict
 from ..leaderboard_worlds import PLAIN_SUM, World
 from .spec import Axis, FigureSpec, Mark, MarkStyle, Panel, Points, ReferenceLine, TextLabel
 
@@ -106,8 +106,9 @@ def _points(world: World, label: str, style: MarkStyle, rows: Sequence[tuple[int
     values, low, high = (
         [max(getattr(estimate, name), floor) for _, _, estimate in rows] for name in ("value", "low", "high")
     )
-    places, names = [place for place, _, _ in rows], [standing.method for _, standing, _ in rows]
-    return Points(label, values, places, style, 5.0, low, high, along="x", hover_texts=names)
+    places = [place for place, _, _ in rows]
+    texts = [f"{standing.method}: {format_estimate(world, estimate)}" for _, standing, estimate in rows]
+    return Points(label, values, places, style, 5.0, low, high, along="x", hover_texts=texts, complete=True)
 
 
 def axis_label(world: World) -> str:
@@ -141,7 +142,7 @@ def _frontier_panel(standings: WorldStandings, costs: Mapping[str, Cost]) -> Pan
     times = {method: time for method in heights if (time := costs[method].time) is not None}
     if len(times) >= LEAST_TIMES:
         x_axis = Axis("time of a step, relative to the plain sum")
-        marks.append(_named_points(times, heights))
+        marks.append(_named_points(times, heights, standings))
         frontier_methods = [
             m for m in times if not any(times[o] < times[m] and heights[o] >= heights[m] for o in times)
         ]
@@ -154,7 +155,7 @@ def _frontier_panel(standings: WorldStandings, costs: Mapping[str, Cost]) -> Pan
             group = [method for method in heights if costs[method].passes == kind]
             if group:
                 spread = np.linspace(-0.15, 0.15, len(group)) if len(group) > 1 else np.zeros(1)
-                marks.append(_named_points(dict(zip(group, place + spread, strict=True)), heights))
+                marks.append(_named_points(dict(zip(group, place + spread, strict=True)), heights, standings))
                 best = max(group, key=lambda method: heights[method])
                 marks.append(_name(place, heights[best], best, span))
     y_ticks = [(np.log10(factor), f"{factor:g}") for factor in _tick_factors(10**low, 10**high)] if factors else None
@@ -168,6 +169,12 @@ def _name(x: float, height: float, method: str, span: float) -> TextLabel:
     return TextLabel(x, 0.02 * span if bottom < 0.02 * span and top > 0 else bottom, method, "center", "bottom")
 
 
-def _named_points(places: Mapping[str, float], heights: Mapping[str, float]) -> Points:
-    names = list(places)
-    return Points("", [places[m] for m in names], [heights[m] for m in names], STYLES[1][1], 5.0, hover_texts=names)
+def _named_points(places: Mapping[str, float], heights: Mapping[str, float], standings: WorldStandings) -> Points:
+    y = [heights[method] for method in places]
+    texts = [f"{method}: {_comparison(standings, method)}" for method in places]
+    return Points("", list(places.values()), y, STYLES[1][1], 5.0, hover_texts=texts, complete=True)
+
+
+def _comparison(standings: WorldStandings, method: str) -> str:
+    standing = standings.find(method)
+    return "" if standing is None else format_estimate(standings.world, standing.against_sum)

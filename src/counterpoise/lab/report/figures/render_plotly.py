@@ -148,7 +148,7 @@ def _points(mark: Points) -> Figure:
     if mark.hover_texts:
         trace |= {
             "text": [_escape(text) for text in mark.hover_texts],
-            "hovertemplate": "%{text}: %{x:.4g}<extra></extra>",
+            "hovertemplate": "%{text}<extra></extra>" if mark.complete else "%{text}: %{x:.4g}<extra></extra>",
         }
     if mark.low is not None and mark.high is not None:
         trace[f"error_{mark.along}"] = _error(mark.x if mark.along == "x" else mark.y, mark.low, mark.high, mark.style)

@@ -57,6 +57,7 @@ class Points:
     along: Literal["x", "y"] = "y"  # the direction of the intervals
     faint: bool = False
     hover_texts: Sequence[str] = ()  # shown when the pointer is over a point
+    complete: bool = False  # whether hover_texts contain the value
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@
   // Says what a search has found, with links to the first of each kind.
   const status = document.getElementById("found");
   const searched = {
-    "comparisons of methods": "#leaderboard > .more tbody tr", claims: ".claims tbody tr", studies: ".study[id]",
+    "rows of tables on methods": "#leaderboard > .more tbody tr", claims: ".claims tbody tr", studies: ".study[id]",
   };
   function tell(searching) {
     status.hidden = !searching;
