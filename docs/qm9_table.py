@@ -142,7 +142,7 @@ def reading(scores: pd.DataFrame) -> str:
     """Return a sentence about each claim, or one about all of them if none can be judged yet."""
     judgements = [judgement for judgement in judge(STUDY, scores, STUDY.seeds) if is_plain(judgement)]
     if all(judgement.decisive.verdict == "not run" for judgement in judgements):
-        return f"The claims of the {LEDGER} need {len(STUDY.seeds)} seeds, which are not all recorded yet."
+        return f"The verdicts of the {LEDGER} are provisional: not all {len(STUDY.seeds)} seeds are recorded yet."
     lines = [f"- {judgement.claim.text}: {describe(judgement)}." for judgement in judgements]
     return "\n".join([f"What the runs say about the claims of the {LEDGER}:", "", *lines])
 
