@@ -146,6 +146,11 @@ def test_wide_tables_are_scaled_turned_or_split(columns: int, expected: list[int
         assert width <= WIDTHS[LANDSCAPE if turned else PORTRAIT]
 
 
+def test_a_single_wide_column_is_not_split() -> None:
+    parts, _ = score_tables(make_table(3, 1, text="0" * 300), WIDTHS[PORTRAIT], WIDTHS[LANDSCAPE])
+    assert len(parts) == 1
+
+
 def test_long_and_wide_tables_repeat_their_head_and_turn_the_page(tmp_path: Path) -> None:
     section = make_section([make_table(120, 3), make_table(2, 12), make_table(2, 12, name="other"), make_table(2, 2)])
     pages = render(Page([section]), tmp_path)

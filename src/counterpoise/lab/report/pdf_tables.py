@@ -51,7 +51,7 @@ def score_tables(table: HtmlTable, portrait: float, landscape: float) -> tuple[l
         fitting = next((layout for layout in layouts if layout.total <= available), None)
         if fitting is not None:
             return [_score_table(table, fitting)], turned
-    for count in range(2, len(table.heads) + 1):
+    for count in range(1, len(table.heads) + 1):
         parts = _split(table, count)
         layouts = [table_layout(part, SIZES[-1]) for part in parts]
         if all(layout.total <= portrait for layout in layouts):
