@@ -318,6 +318,28 @@ def test_auto_compares_task_gradients_with_the_free_memory_of_a_gpu(
     assert passes.exceeds_free_memory(targets, tasks) is expected
 
 
+@pytest.mark.parametrize(("in_use", "expected"), [(4, 4), (15, 1)])
+def test_lean_passes_hold_a_share_of_the_memory_in_use_or_of_what_is_free(
+    monkeypatch: pytest.MonkeyPatch, in_use: int, expected: int
+) -> None:
+    """The smaller one counts: a GPU of 16 GiB that is nearly full has no room for a share of what is in use."""
+    device = SimpleNamespace(total_memory=16 << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: in_use << 30)
+    target: Any = SimpleNamespace(is_cuda=True, device="cuda", numel=lambda: 8, element_size=lambda: 4)
+    assert lean._element_limit([target]) == int(lean.SHARE_OF_MEMORY * (expected << 30)) // 4
+
+
+def test_auto_does_not_run_a_loop_if_lean_passes_run_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise torch.cuda.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(lean.LeanPasses, "compute", fail)
+    net = Network(nn.Sequential(nn.Linear(16, 12), nn.Tanh()), 12, tasks=16)
+    with pytest.raises(torch.cuda.OutOfMemoryError, match="out of memory"):
+        cp.UPGrad(16).backward(net.losses(torch.randn(4, 16, dtype=torch.float64)), shared=net.trunk.parameters())
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_auto_uses_lean_passes_on_a_gpu_if_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passes, "MIN_HELD_BYTES", 0)

@@ -92,6 +92,7 @@ def leaderboard_section(
     shown = with_checks(board)
     findings = {c.world.name: (check_finding(standings, c),) for standings in board for c in standings.checks}
     tables = [_complete_table(standings, costs, findings.get(standings.world.name, ())) for standings in shown]
+    methods = methods_table(shown)
     return LeaderboardSection(
         answers(board, costs),
         [world_card(standings, costs, card_picture(standings, finished)) for standings in board],
@@ -99,13 +100,13 @@ def leaderboard_section(
         {"leaderboard": overview(board), "leaderboard-cost": frontier(board, costs)},
         head_to_head_table(board, *COMPARED),
         step_times_table(),
-        methods_table(shown),
+        methods,
         {
             "tables/leaderboard.md": ranks.markdown(part.table for part in tables),
             "tables/leaderboard.csv": leaderboard_csv(shown, costs),
             "tables/head-to-head.csv": head_to_head_csv(shown, *COMPARED),
             "tables/step-times.csv": step_times_csv(),
-            "tables/methods.csv": _csv(methods_table(shown)),
+            "tables/methods.csv": str(pd.DataFrame(methods.rows, columns=methods.heads).to_csv(index=False)),
         }
         | {run_scores_file(standings.world.name): run_scores_csv(standings) for standings in shown},
     )
@@ -165,10 +166,6 @@ def methods_table(board: Sequence[WorldStandings]) -> PrintedTable:
         papers = ", ".join(part.paper for part in parts if part.paper)
         rows.append([name, "; then ".join(part.summary for part in parts), usage(recipe), papers])
     return PrintedTable(["method", "description", "code", "paper"], rows, "Methods")
-
-
-def _csv(table: PrintedTable) -> str:
-    return str(pd.DataFrame(table.rows, columns=table.heads).to_csv(index=False))
 
 
 def head_to_head_table(board: Sequence[WorldStandings], method: str, other: str) -> PrintedTable | None:
