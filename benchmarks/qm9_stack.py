@@ -45,6 +45,7 @@ from counterpoise.lab.studies.qm9 import (
     MAIN_METHODS,
     METHODS,
     RAW,
+    RERUN,
     SANITISED,
     STUDY,
 )
@@ -247,7 +248,13 @@ def _number(value: float | None) -> str:
 
 def selections(study: Study, device: str, epochs: int | None = None, largest: int = LARGEST) -> list[Selection]:
     """Return the runs of the study, the most important first: one seed after another, then methods at one seed."""
-    once = ((FURTHER, FURTHER_METHODS | GRADIENT_SPACE), (SANITISED, COMPARED), (RAW, COMPARED))
+    once = (
+        (FURTHER, FURTHER_METHODS),
+        (RERUN, COMPARED),
+        (SANITISED, COMPARED),
+        (RAW, COMPARED),
+        (FURTHER, GRADIENT_SPACE),  # twice the time of the others
+    )
     found = []
     for condition, methods, seeds in [(MAIN, MAIN_METHODS, study.seeds), *((*each, study.seeds[:1]) for each in once)]:
         cells = select_runs(study, seeds=seeds, epochs=epochs, device=device, methods=methods, conditions=[condition])

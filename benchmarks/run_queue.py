@@ -38,7 +38,7 @@ from counterpoise.lab.studies import Cell, Study
 from counterpoise.lab.studies.rates import LookUp, cells_at_chosen_rates
 
 ARCHIVE, CHECKPOINT, FAILED = f"runs{SUFFIX}", "checkpoint", "failed.json"
-PART_BYTES, MAX_PARTS = 15 * 2**20, 6
+PART_BYTES, MAX_PARTS = 15 * 2**20, 4
 FLOAT_BYTES = 4
 SPARE_SECONDS = 20.0  # for the last checkpoint and the archive
 START_SECONDS = 40.0  # a stack is not started with less time left

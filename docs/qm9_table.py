@@ -5,8 +5,10 @@ python docs/qm9_table.py
 
 import re
 import textwrap
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from counterpoise.lab.data.qm9 import SINGLE_TASK_MAE, TARGETS, UNITS
@@ -16,7 +18,18 @@ from counterpoise.lab.report.ledger import Judgement, judge
 from counterpoise.lab.report.markdown import markdown_table
 from counterpoise.lab.report.run_scores import collect_histories, collect_scores
 from counterpoise.lab.report.variants import report_variants
-from counterpoise.lab.studies.qm9 import CHANGE, FURTHER, MAIN, PARAMETERS, PUBLISHED, STUDY
+from counterpoise.lab.studies.qm9 import (
+    CHANGE,
+    FURTHER,
+    MAIN,
+    PARAMETERS,
+    PUBLISHED,
+    PUBLISHED_RERUN,
+    RAW,
+    RERUN,
+    SANITISED,
+    STUDY,
+)
 
 FOLDER = Path(__file__).parent
 PAGE = FOLDER / "qm9.md"
@@ -26,15 +39,12 @@ NOT_RECORDED = "No runs are recorded yet, so this page has no results."
 LEDGER = "[ledger](../results/molecules/ledger.md)"
 WIDTH = 130  # of lines of the page
 ERRORS = [f"mae_{target}" for target in TARGETS]
-RERUN = {
-    "Sum": 179.8, "SI": 39.7, "RLW": 222.6, "DWA": 173.0, "Kendall": 58.4, "PCGrad": 118.6, "CAGrad": 102.4,
-    "Nash-MTL": 72.9, "FAMO": 38.9, "FairGrad": 57.0,
-}  # fmt: skip
-"""Δm in % of the same methods in NTKMTL, with batches of 60 molecules and a patience of 10 epochs."""
 HALF_RATE = 0.0005
 """Half of the learning rate at the start."""
 CONDITIONS = {MAIN: "", FURTHER: "", PARAMETERS: ", on the shared parameters"}
 """Conditions of the tables, and what is added to the names of their methods."""
+VARIATIONS = (RERUN, RAW, SANITISED)
+"""Conditions that differ from the set-up in one point or two."""
 
 
 class Recorded:
@@ -74,7 +84,7 @@ def change_table(groups: dict[str, pd.DataFrame], ranks: "pd.Series[float]") -> 
     rows = []
     for name, scores in groups.items():
         method = scores["method"].iloc[0]
-        published = [f"{values[method]:.1f}" if method in values else "–" for values in (PUBLISHED, RERUN)]
+        published = [f"{values[method]:.1f}" if method in values else "–" for values in (PUBLISHED, PUBLISHED_RERUN)]
         rank = f"{ranks[name]:.1f}" if name in ranks else "–"
         rows.append([name, str(len(scores)), format_mean(scores[CHANGE], 1), *published, rank])
     heads = ["method", "seeds", "Δm (%)", "published", "re-run by NTKMTL", "mean rank"]
@@ -91,7 +101,9 @@ def error_table(groups: dict[str, pd.DataFrame]) -> str:
 
 
 def format_mean(values: pd.Series, decimals: int) -> str:
-    """Return the mean, with the standard deviation of two or more values."""
+    """Return the mean, with the standard deviation of two or more values, and a dash for no values."""
+    if values.empty:
+        return "–"
     mean = f"{values.mean():.{decimals}f}"
     return mean if len(values) == 1 else f"{mean} ± {values.std():.{decimals}f}"
 
@@ -117,20 +129,45 @@ def bpgs_reading(groups: dict[str, pd.DataFrame], ranks: "pd.Series[float]") -> 
 
 
 def seeds_reading(recorded: Recorded) -> str:
-    """Return the Δm of BPGS at each seed, and for how long its learning rate was high."""
+    """Say how the Δm of runs of the same method depends on how long their learning rate was high."""
     scores, histories = (
-        frame[(frame["method"] == "BPGS") & (frame["condition"] == MAIN)].set_index("seed")
+        frame[frame["condition"] == MAIN].set_index(["method", "seed"])
         for frame in (recorded.scores, recorded.histories)
     )
-    if len(scores) < 2:
+    ends = histories[histories["rate"] >= HALF_RATE]["epoch"].groupby(level=[0, 1]).max()
+    signs = []
+    for _, changes in scores[CHANGE].groupby(level=0):
+        for a, b in combinations(changes.index, 2):
+            signs.append(np.sign((ends[a] - ends[b]) * (changes[b] - changes[a])))
+    if not signs or "BPGS" not in scores.index:
         return ""
-    ends = histories[histories["rate"] >= HALF_RATE]["epoch"].groupby(level=0).max()
-    seeds = [f"{seed}: {change:.1f} % ({ends[seed]})" for seed, change in scores[CHANGE].items()]
+    later, earlier, same = (signs.count(sign) for sign in (1, -1, 0))
+    seeds = [f"{change:.1f} % ({ends['BPGS', seed]})" for seed, change in scores.loc["BPGS", CHANGE].items()]
     text = (
-        f"Its Δm at each seed, and in brackets the last recorded epoch at which the plateau schedule had not lowered "
-        f"the learning rate below {HALF_RATE}: {'; '.join(seeds)}."
+        f"The seeds differ in when the plateau schedule lowers the learning rate. There are {len(signs)} pairs of "
+        f"runs of the same method. In {later} of them, the run whose rate fell below {HALF_RATE} later has the lower "
+        f"Δm, and in {earlier} the higher one; in {same}, both rates fell at the same recorded epoch. This does not "
+        f"say which is the cause: a run that keeps improving also keeps its rate. For BPGS, the Δm of the seeds and "
+        f"the last recorded epochs before the rate fell are {join(seeds, 'and')}."
     )
     return textwrap.fill(text, WIDTH)
+
+
+def variations(scores: pd.DataFrame) -> str:
+    """Return the table of the conditions that differ from the set-up, which are run at one seed."""
+    seed = STUDY.seeds[0]
+    changes = scores[scores["seed"] == seed].pivot_table(CHANGE, "method", "condition")
+    conditions = [condition for condition in VARIATIONS if condition in changes]
+    if not conditions:
+        return ""
+    changes = changes.dropna(how="all", subset=conditions)
+    rows = [
+        [method, *(format_mean(pd.Series(changes.loc[method, key]).dropna(), 1) for key in (MAIN, *conditions))]
+        for method in STUDY.methods
+        if method in changes.index
+    ]
+    heads = ["method", "set-up above", *conditions]
+    return f"Δm (%) in other set-ups, at seed {seed}:\n\n{markdown_table(heads, rows, right=range(1, len(heads)))}"
 
 
 def targets_of(means: pd.DataFrame, extreme: str, method: str) -> str:
@@ -177,7 +214,7 @@ def section(archive: Path = ARCHIVE) -> str:
             error_table(groups),
             "![Δm of each method against the epoch, and its errors of each property](figures/qm9.svg)",
             bpgs_reading(groups, ranks),
-            *filter(None, [seeds_reading(recorded)]),
+            *filter(None, [seeds_reading(recorded), variations(recorded.scores)]),
             reading(recorded.scores),
         ]
     )

@@ -144,3 +144,7 @@ def test_queues_begin_with_the_runs_that_matter_most(script: str, scripts: Any) 
     else:
         assert [run.recipe for run in first.runs] == list(module.MAIN_METHODS.values())
         assert {run.seed for run in first.runs} == {42}
+        assert {cell.condition.key for cell in found[-1].cells} == {qm9_study.FURTHER}
+        grid = {(cell.method, cell.condition.key) for cell in qm9_study.STUDY.grid()}
+        queued = {(cell.method, cell.condition.key) for selection in found for cell in selection.cells}
+        assert {key for _, key in grid - queued} == {qm9_study.PARAMETERS}

@@ -11,8 +11,10 @@ from helpers.paths import ROOT
 from counterpoise.lab.data.qm9 import SINGLE_TASK_MAE, TARGETS
 from counterpoise.lab.engine import Store
 from counterpoise.lab.engine.archive import pack
+from counterpoise.lab.report import collect_runs
 from counterpoise.lab.report.figures.qm9 import curves_and_errors
 from counterpoise.lab.report.figures.spec import Line, Points
+from counterpoise.lab.report.run_scores import collect_scores
 from counterpoise.lab.studies.qm9 import CHANGE, STUDY
 
 CHANGES = {"Sum": 180.0, "SI": 70.0, "Kendall": 100.0, "FAMO": 60.0, "BPGS": 50.0, "RLW": 210.0}
@@ -83,6 +85,36 @@ def test_recorded_runs_become_tables_and_sentences(script: Any, archive: Path) -
     paragraph = " ".join(text.split())
     assert "**BPGS** is number 1 of 5 by Δm, and number 1 by mean rank over the properties (1.0)." in paragraph
     assert "Of its Δm of 50.0 %, 4.5 are due to" in paragraph
+
+
+def test_other_set_ups_are_compared_at_one_seed(script: Any, archive: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path / "more")
+    for cell in STUDY.grid(device="cuda", seeds=[42]):
+        if cell.condition.key == "set-up of NTKMTL" and cell.method in ("Sum", "Kendall"):
+            store.finish(cell.run, *fake_result(CHANGES[cell.method] / 2))
+    pack(store.root, tmp_path / "more.jsonl.xz")
+    both = collect_runs([archive, tmp_path / "more.jsonl.xz"])
+    text = script.variations(collect_scores(STUDY, both, seeds=[42], device="cuda"))
+    assert text.splitlines()[2] == "| method | set-up above | set-up of NTKMTL |"
+    assert text.splitlines()[4:] == ["| Sum | 179.0 | 90.0 |", "| Kendall | 99.0 | 50.0 |"]
+
+
+def test_pairs_of_runs_are_compared_by_when_their_rate_fell(script: Any, tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs")
+    for cell in STUDY.grid(device="cuda"):
+        if cell.condition.key == "main" and cell.method in ("BPGS", "Sum"):
+            # The rate falls after the first epoch, at seed 44 never.
+            changes = {42: 30.0, 43: 20.0, 44: 10.0 if cell.method == "BPGS" else 25.0}
+            history, result = fake_result(changes[cell.run.seed])
+            for row in history[3 if cell.run.seed == 44 else 1 :]:
+                row["rate"] = 1e-4
+            store.finish(cell.run, history, result)
+    pack(store.root, tmp_path / "qm9.jsonl.xz")
+    text = " ".join(script.seeds_reading(script.Recorded(tmp_path / "qm9.jsonl.xz")).split())
+    assert "There are 6 pairs of runs" in text
+    assert "In 3 of them, the run whose rate fell below 0.0005 later has the lower Δm, and in 1 the higher one" in text
+    assert "in 2, both rates fell at the same recorded epoch" in text
+    assert "30.0 % (1), 20.0 % (1) and 10.0 % (3)" in text
 
 
 def test_figure_compares_errors_with_single_task_models(script: Any, archive: Path) -> None:

@@ -7,16 +7,17 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from counterpoise.lab.engine.plateau import Plateau
 
 
-def test_rates_equal_those_of_pytorch() -> None:
+@pytest.mark.parametrize("patience", [5, 10])
+def test_rates_equal_those_of_pytorch(patience: int) -> None:
     rates = torch.tensor([[1e-3], [0.025], [1e-3]])
     stream = torch.Generator().manual_seed(0)
-    values = torch.rand(100, 3, generator=stream, dtype=torch.float64) - 0.3 + torch.linspace(1, 0, 100)[:, None]
-    values[:, 2] = torch.linspace(-1, -2, 100)
+    values = torch.rand(200, 3, generator=stream, dtype=torch.float64) - 0.3 + torch.linspace(1, 0, 200)[:, None]
+    values[:, 2] = torch.linspace(-1, -2, 200)
     values[:, 0] = 1.0
     values[60, 0] = torch.nan
-    plateau = Plateau(3, least=1e-5)
+    plateau = Plateau(3, least=1e-5, patience=patience)
     optimizers = [torch.optim.SGD([torch.zeros(1)], lr=float(rate)) for rate in rates]
-    peers = [ReduceLROnPlateau(o, factor=0.7, patience=5, min_lr=1e-5) for o in optimizers]
+    peers = [ReduceLROnPlateau(o, factor=0.7, patience=patience, min_lr=1e-5) for o in optimizers]
     for row in values:
         plateau.step(row)
         for peer, value in zip(peers, row.tolist(), strict=True):

@@ -66,8 +66,9 @@ class Schedule:
     weight_decay: float = 0.0
     clip: float | None = None
     warmup_steps: int = 0  # linear from 0
-    # cosine: to lr_end over all steps; exponential: × 0.9 after every epoch; plateau: × 0.7, but not below lr_end
-    decay: Literal["constant", "cosine", "exponential", "plateau"] = "constant"
+    # cosine: to lr_end over all steps; exponential: × 0.9 after every epoch; plateau: × 0.7, but not below lr_end,
+    # after more than 5 (plateau-10: 10) epochs without improvement
+    decay: Literal["constant", "cosine", "exponential", "plateau", "plateau-10"] = "constant"
     lr_end: float = 0.0
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     shared: Literal["all", "trunk"] = "trunk"  # where gradient-space methods compare tasks

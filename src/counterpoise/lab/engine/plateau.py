@@ -3,21 +3,24 @@
 import torch
 from torch import Tensor
 
-FACTOR, PATIENCE, THRESHOLD = 0.7, 5, 1e-4
+FACTOR, THRESHOLD = 0.7, 1e-4
+PATIENCE = {"plateau": 5, "plateau-10": 10}
+"""Epochs without a decrease that each form of the schedule tolerates."""
 
 
 class Plateau:
     """The schedule of `torch.optim.lr_scheduler.ReduceLROnPlateau` for R runs at once.
 
-    A rate is multiplied by 0.7 after more than five epochs in a row without a relative decrease of 1e-4.
+    A rate is multiplied by 0.7 after more than `patience` epochs in a row without a relative decrease of 1e-4.
 
     Args:
         runs: the number of runs.
         least: the lowest learning rate.
+        patience: the number of epochs without a decrease that are tolerated.
     """
 
-    def __init__(self, runs: int, *, least: float = 0.0) -> None:
-        self.least = least
+    def __init__(self, runs: int, *, least: float = 0.0, patience: int = PATIENCE["plateau"]) -> None:
+        self.least, self.patience = least, patience
         self.best = torch.full((runs,), torch.inf, dtype=torch.float64)
         self.waited = torch.zeros(runs, dtype=torch.long)
         self.reductions = torch.zeros(runs, dtype=torch.long)
@@ -27,7 +30,7 @@ class Plateau:
         better = values < self.best * (1 - THRESHOLD)
         self.best = torch.where(better, values.to(self.best), self.best)
         self.waited = torch.where(better, 0, self.waited + 1)
-        reduced = self.waited > PATIENCE
+        reduced = self.waited > self.patience
         self.reductions += reduced
         self.waited[reduced] = 0
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..data.qm9 import TARGETS
 from .config import Run
-from .plateau import Plateau
+from .plateau import PATIENCE, Plateau
 from .qm9_workload import QM9Workload, TrainingBatch, relative_change
 from .stack_trainer import Pattern, StackTrainer, rounded
 from .task_losses import balanced_gradient
@@ -36,7 +36,7 @@ class QM9Trainer(StackTrainer):
     def __init__(self, runs: Sequence[Run]) -> None:
         super().__init__(runs, QM9Workload(runs))
         count, device = len(runs), self.device
-        self.plateau = Plateau(count, least=self.schedule.lr_end)
+        self.plateau = Plateau(count, least=self.schedule.lr_end, patience=PATIENCE[self.schedule.decay])
         self.best = torch.full((count,), torch.inf, dtype=torch.float64)  # Δm of the validation molecules
         self.best_epoch = torch.zeros(count, dtype=torch.long)
         self.test_errors = torch.full((count, len(TARGETS)), torch.nan, dtype=torch.float64)
