@@ -108,6 +108,12 @@ def titles(standings: WorldStandings) -> set[str]:
     return {problem.split(": ")[0] for problem in standings.problems}
 
 
+def first_of(found: list[Standing], key: str, count: int = 2) -> str:
+    """Name the first methods, and say how many there are besides."""
+    more = [f"{len(found) - count} more methods"] if len(found) > count else []
+    return join([*(name(standing, key) for standing in found[:count]), *more], "and")
+
+
 def helps() -> str:
     """Say how much is lost without weights, and which methods recover it."""
     board = recorded_board()
@@ -125,7 +131,8 @@ this: none of them is shown to be worse than the weights set by hand. Kendall ga
 
 **Tasks of different difficulty.** On {table_link("nyuv2", "NYUv2")}, without any factor,
 {join([name(s, "nyuv2") for s in decided(nyu, 1)], "and")} are better than the plain sum over {len(nyu.seeds)} seeds.
-They trade segmentation for surface normals, in which the plain sum is weak.
+They trade segmentation for surface normals, in which the plain sum is weak. On [QM9](qm9.md),
+{first_of(decided(board["molecules"], 1), "molecules")} are better.
 
 **Gradients of different size.** On differential equations ({join(pinns, "and")}), methods that compare
 gradients reduce the error of the plain sum: {pinn_gains()}{but} A fixed factor on the boundary and initial
