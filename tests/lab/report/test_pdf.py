@@ -75,6 +75,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         call = CliRunner().invoke(app, ["report", str(root / "runs"), str(root / "<i>none"), "-o", str(root), "--pdf"])
     assert call.exit_code == 0, call.output
     assert "report.pdf" in call.output
+    assert '<a href="report.pdf">PDF</a>' in (root / "index.html").read_text()
     return root
 
 

@@ -40,6 +40,7 @@ from .report import Report
 from .run_collection import CollectedRuns, FinishedRun
 from .variants import ReportVariant, report_variants, seeds_to_report
 
+DOCUMENT = "report.pdf"
 TASK_NAMES = {"image": "image", "seg": "segmentation", "depth": "depth", "normals": "surface normals"}
 
 
@@ -54,6 +55,7 @@ class Page:
     scores: dict[str, pd.DataFrame] = field(default_factory=dict)  # of the full form of each study, at all rates
     finished: dict[str, list[tuple[Cell, FinishedRun]]] = field(default_factory=dict)  # the runs of these scores
     leaderboard: LeaderboardSection = field(default_factory=LeaderboardSection)
+    document: str = ""  # name of the PDF file beside the page
 
     def sort(self) -> None:
         """Sort claims and sections by study."""
@@ -74,9 +76,18 @@ def write_page(collected: CollectedRuns, folder: Path, variants: Sequence[Report
     return build_page(collected, folder, variants).files
 
 
-def build_page(collected: CollectedRuns, folder: Path, variants: Sequence[ReportVariant] | None = None) -> Page:
-    """Write the files of `write_page` and return the content of the page."""
-    page = Page()
+def build_page(
+    collected: CollectedRuns, folder: Path, variants: Sequence[ReportVariant] | None = None, *, with_pdf: bool = False
+) -> Page:
+    """Write the files of `write_page` and return the content of the page.
+
+    Args:
+        collected: The runs and scores.
+        folder: The folder of the page.
+        variants: The studies to report. Default: all studies of the laboratory that have runs.
+        with_pdf: Whether the page links to a PDF file in the same folder, `DOCUMENT`. Default: ``False``.
+    """
+    page = Page(document=DOCUMENT if with_pdf else "")
     variants = report_variants(collected) if variants is None else variants
     with FigureWriter() as writer:  # draws in the background
         for variant, name in zip(variants, _folder_names(variant.label for variant in variants), strict=True):
@@ -140,6 +151,7 @@ def render_page(page: Page, collected: CollectedRuns) -> str:
     )  # fmt: skip
     return environment.get_template("page.html.j2").render(
         sections=page.sections,
+        document=page.document,
         groups=ledger_groups(page.rows),
         has_ledger=any(section.study in STUDIES for section in page.sections),
         saturation=page.saturation,

@@ -6,7 +6,7 @@ from pathlib import Path
 import counterpoise as cp
 
 from ..files import write_atomic
-from .html import Page
+from .html import DOCUMENT, Page
 from .html_ledger import ledger_groups
 from .pdf_document import build_document
 from .pdf_figures import embed_figures
@@ -25,7 +25,7 @@ def write_pdf(page: Page, collected: CollectedRuns, folder: Path) -> Path:
         collected: The runs and scores.
         folder: The folder of the page, with all figures.
     """
-    path = folder / "report.pdf"
+    path = folder / DOCUMENT
     write_atomic(path, render_pdf(page, collected, folder), durable=False, to_pipes=False)
     return path
 

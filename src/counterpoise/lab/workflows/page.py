@@ -58,7 +58,7 @@ def write_html_report(runs: Sequence[Path], out: Path, *, pdf: bool = False) -> 
         if not collected.runs and not collected.recorded:
             raise UsageError("; ".join(f"{problem.path}: {problem.reason}" for problem in collected.problems[:5]))
         make_writable(out)
-        page = build_page(collected, out)
+        page = build_page(collected, out, with_pdf=pdf)
     if not pdf:
         return Page(page.files, collected)
     from ..report.pdf import write_pdf
