@@ -290,8 +290,8 @@ def cost_growth() -> Figure:
 
 
 def learned_worlds() -> Figure:
-    """Plot nine methods relative to the plain sum in each world."""
-    methods = ("Nash-MTL", "CAGrad", *RECOMMENDED, "FAMO", "UW-O", "BPGS", "Kendall", "UW-SO")
+    """Plot ten methods relative to the plain sum in each world."""
+    methods = ("Nash-MTL", "CAGrad", *RECOMMENDED, "FAMO", "UW-O", "First loss", "BPGS", "Kendall", "UW-SO")
     return render(reflow(overview(list(recorded_board().values()), methods)))
 
 

@@ -37,7 +37,15 @@ from recorded_leaderboard import (
 
 from counterpoise.lab.report.leaderboard import Standing, WorldStandings
 from counterpoise.lab.report.leaderboard_page import with_checks, world_table
-from counterpoise.lab.report.leaderboard_text import collapsed_methods, format_estimate, join, verdict
+from counterpoise.lab.report.leaderboard_text import (
+    OVERVIEW,
+    Answer,
+    answers,
+    collapsed_methods,
+    format_estimate,
+    join,
+    verdict,
+)
 from counterpoise.lab.report.leaderboard_worlds import PLAIN_SUM, TUNED_SUM, WORLDS, World
 from counterpoise.lab.report.ranks import markdown
 from counterpoise.lab.studies import STUDIES
@@ -55,7 +63,9 @@ over three seeds are too narrow, and a single seed has none. Mean ranks are over
 """
 LEVEL = re.compile(r"^(error 1\.0 ×|\+0\.0 %)")
 """A comparison without a difference at its precision, for example of two methods that both collapse."""
-LEADERS = ("Nash-MTL", "CAGrad", "FAMO", "UW-O", "BPGS", "Kendall", PLAIN_SUM)
+LEADERS = ("Nash-MTL", "CAGrad", "Gradient normalisation", "FAMO", "UW-O", "First loss", "BPGS", "Kendall", PLAIN_SUM)
+RIVALS = ("Kendall", "UW-O", "First loss", "FAMO")
+"""Methods of similar cost with which BPGS is compared in every world."""
 DECAY = ("BPGS + CAGrad", "Kendall+ℓ1")
 """Methods whose lead without rescaling may be an effect of the weight decay."""
 
@@ -166,7 +176,7 @@ def bpgs() -> str:
         f"| BPGS against | {' | '.join(s.world.title for s in board.values())} |",
         "| --- |" + " --- |" * len(board),
     ]
-    lines += [f"| {o} | {' | '.join(compared(key, 'BPGS', o) for key in board)} |" for o in ("Kendall", "UW-O", "FAMO")]
+    lines += [f"| {o} | {' | '.join(compared(key, 'BPGS', o) for key in board)} |" for o in RIVALS]
     failing = collapsed_methods(board["physics"])
 
     def sign(key: str, other: str) -> int:
@@ -180,7 +190,7 @@ def bpgs() -> str:
             for key in board
             if (found := against(key, "BPGS", other)) and found.low != found.high  # a single seed decides nothing
         ]
-        for other in ("Kendall", "UW-O", "FAMO")
+        for other in RIVALS
     }
     counts = {
         other: f"better in {found.count(1) or 'none'} of {len(found)} worlds and worse in {found.count(-1) or 'none'}"
@@ -197,8 +207,9 @@ def bpgs() -> str:
     return f"""\
 {table}
 
-- **Against Kendall** it is {counts["Kendall"]}{checks}. **Against UW-O**, which is a single division, it is
-  {counts["UW-O"]}; **against FAMO**, {counts["FAMO"]} (without worlds with a single common seed; Physics counts
+- **Against Kendall** it is {counts["Kendall"]}{checks}. **Against UW-O**, which divides by the current losses, it is
+  {counts["UW-O"]}; **against First loss**, which divides by the first ones, {counts["First loss"]};
+  **against FAMO**, {counts["FAMO"]} (without worlds with a single common seed; Physics counts
   as undecided if both methods fail).
 - **Before a gradient-space method** it removes the scales: on the synthetic problems BPGS + CAGrad is
   {compared("synthetic", "BPGS + CAGrad", "CAGrad")} against CAGrad, and BPGS + PCGrad is
@@ -210,7 +221,8 @@ def bpgs() -> str:
   ({table_link("nyuv2-overhead", "NYUv2, overhead")}).
 - **Best mean rank**: in {len(first) or "none"} of {len(recorded_board())} worlds{places}.
 
-BPGS is a reasonable default for supervised losses that differ by orders of magnitude; UW-O does as well."""
+BPGS is a reasonable default for supervised losses that differ by orders of magnitude. UW-O and First loss are simpler,
+and neither is shown to be worse on rescaled tables."""
 
 
 def leaders() -> str:
@@ -236,10 +248,18 @@ def leaders() -> str:
         for how in ("loop", "features")
     )
     cost = f"""
+{unknown_case().text.partition(" Worse in some")[0]}
+
 Nash-MTL and CAGrad need one backward pass per loss. With three tasks of a SegNet a step takes {loop} times as long as
 a plain step, or {features} times at the shared features with `features=` ([benchmarks](../benchmarks/README.md)). FAMO
 needs a second forward pass.{single}"""
     return "\n".join([*lines, cost])
+
+
+def unknown_case() -> Answer:
+    """Return the answer of the report for readers who do not know which case applies."""
+    found = answers(list(recorded_board().values()), recorded_costs())
+    return next(answer for answer in found if answer.anchor == OVERVIEW)
 
 
 def claims() -> str:
@@ -281,7 +301,9 @@ def which_method(prefix: str = "") -> str:
     short = {key: partial(gain, key, interval=False) for key in recorded_board()}
     only = join([name(s, "tables") for s in decided(tables, 1)], "and") or "no method"
     zero = "`cp.Static`, `cp.PCGrad`, `cp.CAGrad`; or `fixed={…}` for that loss"
-    units = join([short["tables-rescaled"](method) for method in ("BPGS", "UW-O", "FAMO")], "and")
+    level = ("First loss", "BPGS", "UW-O", "FAMO", "Gradient normalisation")
+    assert all(verdict(rescaled.world, found.against_tuned) >= 0 for m in level if (found := rescaled.find(m)))
+    units = join([f"{method} {short['tables-rescaled'](method)}" for method in level], "and")
     graded = f"{units} on {len(rescaled.problems)} tables with factors up to 1000, level with weights set by hand"
     nash = compared("tables-rescaled", "Nash-MTL", "BPGS")
     undecided = not verdict(rescaled.world, rescaled.compare("Nash-MTL", "BPGS"))
@@ -302,12 +324,22 @@ def which_method(prefix: str = "") -> str:
         ),
         pinn_row(),
         ("have similar scales", "`cp.Static`; with one backward pass per task `cp.NashMTL`", similar),
-        (scale, "`cp.BPGS`, `cp.UWO`; `cp.FAMO` with a second forward pass", graded),
+        (
+            scale,
+            "`cp.FirstLoss`, `cp.BPGS`, `cp.UWO`; `cp.FAMO` with a second forward pass; `cp.GradNormalise` with one "
+            "backward pass per task in some steps",
+            graded,
+        ),
         (same, "`cp.CAGrad(…, weighting=cp.BPGS(…))`, `cp.NashMTL`", expensive),
         (
             "have similar scales, but their gradients conflict",
             "`cp.CAGrad`, `cp.NashMTL`",
             "they compare the gradients themselves (strong conflict was not measured)",
+        ),
+        (
+            "are not known well enough to choose a row",
+            "; with one backward pass per task ".join(f"`{code.partition('(')[0]}`" for code in unknown_case().code),
+            "neither is shown to be worse than the sum in any group of problems on which it was run",
         ),
     )
     lines = ["| Your losses | Use | Why |", "| --- | --- | --- |"]

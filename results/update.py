@@ -2,19 +2,24 @@
 
     python results/update.py
     python results/update.py merge ARCHIVE…
+    python results/update.py merge-scores RUNS/report/runs/STUDY.csv…
 
-The second form first adds the runs of archives of physics-informed networks, NYUv2 and molecules to this folder. Both
-forms then write the pages of the documentation that show recorded runs. A test compares the files with what this script
-would write. Everything else, figures included, is written by `counterpoise report results -o page`.
+The second form first adds the runs of archives of physics-informed networks, NYUv2 and molecules to this folder. The
+third one adds scores that `counterpoise reproduce` wrote to those of the other studies. All forms then write the pages
+of the documentation that show recorded runs. A test compares the files with what this script would write. Everything
+else, figures included, is written by `counterpoise report results -o page`.
 """
 
 import argparse
+import io
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+import pandas as pd
 
 from counterpoise.lab.engine import Run
 from counterpoise.lab.engine.archive import SUFFIX, DamagedLine, archive_line, read_archive, write_archive
@@ -37,6 +42,7 @@ TABLES_ONLY = (SEARCH,)
 """Folders that hold runs by which methods were chosen. The claims are about other seeds."""
 PAGES = (("pinns_table.py", "--recorded"), ("qm9_table.py",))
 """Scripts in docs/ that write recorded runs into a page, with their arguments."""
+SCORE_KEYS = ["method", "condition", "seed", "lr"]
 NUMBER = re.compile(r"\d+\.\d+")
 LAST_DIGIT = 1.1e-3
 
@@ -133,13 +139,43 @@ def merge(archives: Iterable[Path], root: Path = RESULTS) -> dict[Path, int]:
     return {path: len(lines.keys() - old[path].keys()) for path, lines in given.items()}
 
 
+def merge_scores(tables: Iterable[Path], root: Path = RESULTS) -> dict[Path, int]:
+    """Add the rows of files of scores, each named after its study, and return the number of new rows by recorded file.
+
+    A score that is recorded already is kept as it is. New ones are rounded to five digits. Columns that no recorded
+    score has are left out.
+
+    Args:
+        tables: The files of scores.
+        root: The folder of recorded results.
+
+    Raises:
+        ValueError: If a study has no recorded scores, or several files of them, or if keys of the runs are missing.
+    """
+    merged = {}
+    for table in tables:
+        found = sorted(root.rglob(f"runs/{table.stem}.csv.xz"))
+        if len(found) != 1:
+            raise ValueError(f"expected one file of recorded scores of {table.stem!r}, got {len(found)}")
+        rounded = io.StringIO(pd.read_csv(table).to_csv(index=False, float_format="%.5g"))
+        old, given = pd.read_csv(found[0], dtype=str), pd.read_csv(rounded, dtype=str)
+        if not set(SCORE_KEYS) <= set(given.columns):
+            raise ValueError(f"{table}: expected the columns {', '.join(SCORE_KEYS)}")
+        merged[found[0]] = old, pd.concat([old, given.reindex(columns=old.columns)]).drop_duplicates(SCORE_KEYS)
+    for path, (_, rows) in merged.items():
+        rows.to_csv(path, index=False)
+    return {path: len(rows) - len(old) for path, (old, rows) in merged.items()}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command")
     commands.add_parser("merge").add_argument("archives", type=Path, nargs="+")
+    commands.add_parser("merge-scores").add_argument("archives", type=Path, nargs="+")
     options = parser.parse_args(arguments)
-    if options.command == "merge":
-        for path, count in merge(options.archives).items():
+    if options.command:
+        add = merge if options.command == "merge" else merge_scores
+        for path, count in add(options.archives).items():
             print(f"{path}: {count} new runs, {path.stat().st_size / 2**20:.2f} MB")
     for folder in FOLDERS:
         for path, text in recorded_texts(folder).items():

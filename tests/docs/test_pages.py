@@ -108,9 +108,10 @@ def score_table() -> str:
         "conflict": ("beyond-heterogeneous", "conflict"),
     }
     methods = {
-        "Static": "static", "BPGS": "BPGS", "UW-O": "uw-o", "FAMO": "famo", "Kendall": "Kendall", "IMTL-L": "imtl-l",
-        "UW-SO": "UWSO", "PCGrad": "PCGrad", "CAGrad": "cagrad", "MGDA": "mgda", "Nash-MTL": "nash-mtl",
-        "IMTL-G": "imtl-g", "BPGS + PCGrad": "BPGS + PCGrad", "BPGS + CAGrad": "BPGS + CAGrad",
+        "Static": "static", "First loss": "first-loss", "BPGS": "BPGS", "UW-O": "uw-o", "FAMO": "famo",
+        "Kendall": "Kendall", "IMTL-L": "imtl-l", "UW-SO": "UWSO", "PCGrad": "PCGrad", "CAGrad": "cagrad",
+        "MGDA": "mgda", "Nash-MTL": "nash-mtl", "IMTL-G": "imtl-g",
+        "BPGS + PCGrad": "BPGS + PCGrad", "BPGS + CAGrad": "BPGS + CAGrad",
     }  # fmt: skip
     sys.path.append(str(DOCS))
     read_first_table = importlib.import_module("recorded").read_first_table

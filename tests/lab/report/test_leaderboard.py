@@ -233,6 +233,33 @@ def test_methods_for_pinns_are_chosen_by_mean_rank_over_the_equations() -> None:
     assert [s.method for s in pinn_methods(standings, costs)] == ["LRA"], "the others are shown to be worse"
 
 
+def test_methods_that_are_worse_in_no_world_are_recommended_where_the_case_is_unknown() -> None:
+    """BPGS is worse than the plain sum in physics, Nash-MTL has the best rank, and PCGrad was run in two worlds."""
+    scores = {"Static": 0.5, "Gradient normalisation": 0.6, "Nash-MTL": 0.7, "BPGS": 0.65, "PCGrad": 0.4}
+    names = {"Static": "static", "Gradient normalisation": "grad-normalise", "Nash-MTL": "nash-mtl", "BPGS": "BPGS"}
+    errors = {"Sum": 0.1, "Gradient normalisation": 0.05, "Nash-MTL": 0.01, "BPGS": 0.9}
+
+    def noisy(study: str, values: dict[str, float], seeds: Sequence[int]) -> pd.DataFrame:
+        return study_frame(study, values, lambda m, c, s: values[m] * (1 + values[m] * s / 999), seeds)
+
+    frames = {
+        "tabular": noisy("tabular", scores, SEEDS),
+        "beyond-rescaling": noisy("beyond-rescaling", {n: scores[m] for m, n in names.items()}, range(42, 49)),
+        "pinn-helmholtz": noisy_errors("pinn-helmholtz", errors),
+    }
+    board, costs = leaderboard(frames), step_costs({})
+    assert len(board) == 4
+    answer = next(a for a in answers(board, costs) if a.question == "I do not know which applies.")
+    assert answer.short == "Gradient normalisation, or Nash-MTL at one backward pass per loss."
+    assert answer.code == ("cp.GradNormalise(tasks)", "cp.NashMTL(tasks)")
+    assert "Of 3 methods that were run in at least 3 of 4 worlds" in answer.text
+    # The errors of Gradient normalisation are half of those of the sum at each seed, so that there is no interval.
+    assert "none: Nash-MTL (better in 4 of 4) and Gradient normalisation (better in 3 of 4)." in answer.text
+    assert "Worse in some: BPGS (Physics)." in answer.text
+    assert "in some steps one per loss" in answer.text
+    assert not any("know" in a.question for a in answers(board[:3], costs)), "three worlds are too few"
+
+
 def test_comparison_with_unequal_settings_says_so() -> None:
     study, scores = STUDIES["nyuv2"], {"Static": 1.0, "Kendall": 0.9, "BPGS": 0.8}
     condition = next(c.key for c in study.conditions if not c.options)

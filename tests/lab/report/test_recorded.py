@@ -1,11 +1,13 @@
 """The recorded results: archives are complete, and the Markdown files follow from them."""
 
 import importlib.util
+import io
 import lzma
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import pandas as pd
 import pytest
 from helpers.fake_runs import fake_run
 from helpers.paths import ROOT
@@ -67,6 +69,24 @@ def pack_fake_runs(archive: Path, name: str, seeds: list[int]) -> list[Run]:
         store.finish(run, *fake_run(run, ("a", "b")))
     pack(store.root, archive)
     return runs
+
+
+def test_merging_scores_adds_rows_and_keeps_the_recorded_ones(tmp_path: Path, update: ModuleType) -> None:
+    root, given = tmp_path / "results", tmp_path / "knobs.csv"
+    recorded = root / "beyond" / "runs" / "knobs.csv.xz"
+    recorded.parent.mkdir(parents=True)
+    head = "method,condition,seed,lr,macro"
+    pd.read_csv(io.StringIO(f"{head}\nBPGS,×1,42,0.001,0.73545\n"), dtype=str).to_csv(recorded, index=False)
+    given.write_text(f"{head},peak\nBPGS,×1,42,0.001,0.9,\nBPGS,×1,42,0.003,0.123456789,\n")
+    assert update.merge_scores([given], root) == {recorded: 1}
+    rows = lzma.decompress(recorded.read_bytes()).decode().splitlines()
+    assert rows == [head, "BPGS,×1,42,0.001,0.73545", "BPGS,×1,42,0.003,0.12346"]
+    assert update.merge_scores([given], root) == {recorded: 0}
+    given.write_text("method,condition,seed,macro\n")
+    with pytest.raises(ValueError, match="expected the columns method, condition, seed, lr"):
+        update.merge_scores([given], root)
+    with pytest.raises(ValueError, match="scores of 'other', got 0"):
+        update.merge_scores([tmp_path / "other.csv"], root)
 
 
 def test_merging_adds_runs_and_keeps_the_recorded_ones(tmp_path: Path, update: ModuleType) -> None:

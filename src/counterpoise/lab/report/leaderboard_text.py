@@ -13,8 +13,11 @@ from .leaderboard import Estimate, Standing, WorldStandings
 from .leaderboard_cost import Cost, step_times
 from .leaderboard_worlds import PLAIN_SUM, World, recipes
 
-COST_FIGURE, HEAD_TO_HEAD, STEP_TIMES = "figure-leaderboard-cost", "table-head-to-head", "table-step-times"
+OVERVIEW, COST_FIGURE = "figure-leaderboard", "figure-leaderboard-cost"
+HEAD_TO_HEAD, STEP_TIMES = "table-head-to-head", "table-step-times"
 """Anchors of numbers on the page."""
+LEAST_WORLDS = 4
+"""With fewer worlds, no method is recommended for all of them."""
 MAX_NAMES = 4
 COLLAPSE = 0.2
 """A method whose errors are more than 1 / COLLAPSE times those of the plain sum is advised against."""
@@ -88,6 +91,7 @@ def answers(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> list[
         written.append(_physics(physics, costs))
     if "tables" in found:
         written.append(_similar_scales(found["tables"], costs))
+    written += _unknown_case(list(found.values()), costs)
     written += _head_to_head(board, "BPGS", "Kendall")
     written += _cost(board, costs, "Nash-MTL")
     return written
@@ -209,6 +213,37 @@ def _similar_scales(standings: WorldStandings, costs: Mapping[str, Cost]) -> Ans
     short = f"The plain sum{''.join(f', or {s.method} at one backward pass per loss' for s in expensive)}."
     codes = ("cp.Static(tasks)", *_codes(expensive))
     return Answer("My losses have similar scales.", short, text, f"table-{world.name}", codes)
+
+
+def _unknown_case(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> list[Answer]:
+    """Name the methods that are worse than the plain sum in no world, of those that were run in all worlds but one."""
+    places: dict[str, dict[str, tuple[int, float]]] = {}
+    for standings in board:
+        for s in _others(standings):
+            if s.rank is not None:
+                place = verdict(standings.world, s.against_sum), s.rank.value / len(standings.ranked)
+                places.setdefault(s.method, {})[standings.world.title] = place
+    places = {method: found for method, found in places.items() if len(found) >= len(board) - 1}
+    worse = {method: [title for title, (sign, _) in found.items() if sign < 0] for method, found in places.items()}
+    safe = [method for method in places if not worse[method]]
+    safe.sort(key=lambda method: sum(rank for _, rank in places[method].values()) / len(places[method]))
+    chosen = [next((m for m in safe if (costs[m].passes == "each") == each), "") for each in (False, True)]
+    if len(board) < LEAST_WORLDS or not all(chosen):
+        return []
+    better = {method: sum(sign > 0 for sign, _ in places[method].values()) for method in safe}
+    named = [f"{method} (better in {better[method]} of {len(places[method])})" for method in safe]
+    text = (
+        f"Of {len(places)} methods that were run in at least {len(board) - 1} of {len(board)} worlds, these are shown "
+        f"to be worse than the plain sum in none: {join(named, 'and')}. "
+    )
+    failing = [f"{method} ({join(titles, 'and')})" for method, titles in worse.items() if titles]
+    text += f"Worse in some: {join(failing, 'and')}. " if failing else ""
+    if costs[chosen[0]].passes == "some":
+        text += f"{chosen[0]} needs one backward pass, and in some steps one per loss. "
+    text += "Give a term that can vanish, such as a KL term, a fixed weight instead."
+    codes = tuple(filter(None, (usage(recipes()[method]) for method in chosen)))
+    short = f"{chosen[0]}, or {chosen[1]} at one backward pass per loss."
+    return [Answer("I do not know which applies.", short, text, OVERVIEW, codes)]
 
 
 def _head_to_head(board: Sequence[WorldStandings], method: str, other: str) -> list[Answer]:

@@ -13,9 +13,10 @@ from .base import BPGS, BPGS_RAW, BPGS_RAW_LABEL, KENDALL, KENDALL_L1, PCGRAD, U
 RATES = (1e-3, 3e-3, 1e-2)
 
 RECORDED = (
-    *("aligned-mtl", "bpgs", "cagrad", "db-mtl", "dwa", "ema-uw-o", "excess-mtl", "fairgrad", "famo", "gls"),
-    *("graddrop", "gradnorm", "gradnorm-proxy", "gradvac", "imtl", "imtl-g", "imtl-l", "kendall", "kendall-l1", "mgda"),
-    *("moco", "nash-mtl", "pcgrad", "rlw", "sdmgrad", "static", "stch", "upgrad", "uw-o", "uw-so"),
+    *("aligned-mtl", "bpgs", "cagrad", "db-mtl", "dwa", "ema-uw-o", "excess-mtl", "fairgrad", "famo"),
+    *("first-loss", "gls", "grad-normalise", "graddrop", "gradnorm", "gradnorm-proxy", "gradvac", "imtl", "imtl-g"),
+    *("imtl-l", "kendall", "kendall-l1", "mgda", "moco", "nash-mtl", "pcgrad", "rlw", "sdmgrad", "static", "stch"),
+    *("upgrad", "uw-o", "uw-so"),
 )
 """Methods with recorded runs (results/beyond), in alphabetical order. Add a method together with its runs.
 
@@ -32,12 +33,13 @@ PAPER_NAMES = {
 
 
 def all_methods() -> Mapping[str, Recipe]:
-    """Return the recipes of all recorded methods, and of BPGS combined with three gradient-space methods."""
+    """Return the recipes of all recorded methods, of forms of BPGS, and of BPGS before three gradient-space methods."""
     recipes: dict[str, Recipe] = {}
     for name in RECORDED:
         label, method = PAPER_NAMES.get(name, (name, recipe(name, clip=5.0)))
         recipes[label] = method
     recipes[BPGS_RAW_LABEL] = BPGS_RAW
+    recipes["BPGS (gradient)"] = recipe("bpgs", clip=5.0, statistic="gradient")
     for name, label in (("pcgrad", "PCGrad"), ("cagrad", "CAGrad"), ("nash-mtl", "Nash-MTL")):
         recipes[f"BPGS + {label}"] = recipe(name, weighting=BPGS)
     return recipes

@@ -1,4 +1,4 @@
-"""Seventeen tabular data sets with twelve methods and single-task training: ranks and invariance to loss factors.
+"""Seventeen tabular data sets with fifteen methods and single-task training: ranks and invariance to loss factors.
 
 This study is beyond the paper.
 """
@@ -30,6 +30,9 @@ METHODS = {
     "CAGrad": recipe("cagrad"),
     "Nash-MTL": recipe("nash-mtl"),
     "BPGS + PCGrad": recipe("pcgrad", weighting=recipe("bpgs", **LEARNED)),
+    "First loss": recipe("first-loss"),
+    "Gradient normalisation": recipe("grad-normalise"),
+    "BPGS (gradient)": recipe("bpgs", **LEARNED, statistic="gradient"),
 }
 SINGLE = "Single-task"
 
