@@ -290,8 +290,11 @@ def cost_growth() -> Figure:
 
 
 def learned_worlds() -> Figure:
-    """Plot ten methods relative to the plain sum in each world."""
-    methods = ("Nash-MTL", "CAGrad", *RECOMMENDED, "FAMO", "UW-O", "First loss", "BPGS", "Kendall", "UW-SO")
+    """Plot eleven methods relative to the plain sum in each world."""
+    methods = (
+        *("Nash-MTL", "CAGrad", *RECOMMENDED, "Gradient normalisation", "FAMO", "UW-O", "First loss"),
+        *("BPGS", "Kendall", "UW-SO"),
+    )
     return render(reflow(overview(list(recorded_board().values()), methods)))
 
 

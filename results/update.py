@@ -12,6 +12,7 @@ else, figures included, is written by `counterpoise report results -o page`.
 
 import argparse
 import io
+import lzma
 import re
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import pandas as pd
 from counterpoise.lab.engine import Run
 from counterpoise.lab.engine.archive import SUFFIX, DamagedLine, archive_line, read_archive, write_archive
 from counterpoise.lab.engine.config import parse_run
+from counterpoise.lab.files import write_atomic
 from counterpoise.lab.report import Report, collect_runs, machine_table
 from counterpoise.lab.report.variants import report_variants, seeds_to_report
 from counterpoise.lab.studies import PINN_STUDIES, STUDIES
@@ -163,7 +165,7 @@ def merge_scores(tables: Iterable[Path], root: Path = RESULTS) -> dict[Path, int
             raise ValueError(f"{table}: expected the columns {', '.join(SCORE_KEYS)}")
         merged[found[0]] = old, pd.concat([old, given.reindex(columns=old.columns)]).drop_duplicates(SCORE_KEYS)
     for path, (_, rows) in merged.items():
-        rows.to_csv(path, index=False)
+        write_atomic(path, lzma.compress(rows.to_csv(index=False).encode()))
     return {path: len(rows) - len(old) for path, (old, rows) in merged.items()}
 
 
