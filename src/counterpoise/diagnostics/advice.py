@@ -17,12 +17,12 @@ ONE_TASK_SHARE = 0.9
 DEGENERATE_SHARE = 0.999  # of the weights; scale alone explains it if the weighted gradients are level
 
 MEASURED_SCALE_FREE = {
-    *("BPGS", "UWO", "EMAUWO", "GeometricMean", "FAMO", "STCH"),
-    *("NashMTL", "FairGrad", "IMTLG", "IMTL", "DBMTL"),
+    *("BPGS", "UWO", "EMAUWO", "GeometricMean", "FAMO", "STCH", "FirstLoss"),
+    *("GradNormalise", "NashMTL", "FairGrad", "IMTLG", "IMTL", "DBMTL"),
 }
 """Methods whose score drops by less than 0.005 if one loss is multiplied by 1000 (results/beyond)."""
 
-SCALE_FREE = MEASURED_SCALE_FREE | {"FirstLoss", "ConFIG", "MConFIG"}
+SCALE_FREE = MEASURED_SCALE_FREE | {"ConFIG", "MConFIG"}
 """These, and methods whose direction does not change if one loss is multiplied by a constant, by definition."""
 
 DIVIDES_BY_LOSSES = {
