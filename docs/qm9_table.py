@@ -5,6 +5,7 @@ python docs/qm9_table.py
 
 import re
 import textwrap
+from collections import Counter
 from itertools import combinations
 from pathlib import Path
 
@@ -135,20 +136,22 @@ def seeds_reading(recorded: Recorded) -> str:
         for frame in (recorded.scores, recorded.histories)
     )
     ends = histories[histories["rate"] >= HALF_RATE]["epoch"].groupby(level=[0, 1]).max()
-    signs = []
-    for _, changes in scores[CHANGE].groupby(level=0):
+    signs, against = [], []
+    for method, changes in scores[CHANGE].groupby(level=0):
         for a, b in combinations(changes.index, 2):
             signs.append(np.sign((ends[a] - ends[b]) * (changes[b] - changes[a])))
+            against += [str(method)] if signs[-1] < 0 else []
     if not signs or "BPGS" not in scores.index:
         return ""
-    later, earlier, same = (signs.count(sign) for sign in (1, -1, 0))
+    later, same = signs.count(1), signs.count(0)
+    exceptions = f" ({join([f'{method} {count}' for method, count in Counter(against).items()], 'and')})"
     seeds = [f"{change:.1f} % ({ends['BPGS', seed]})" for seed, change in scores.loc["BPGS", CHANGE].items()]
     text = (
         f"The seeds differ in when the plateau schedule lowers the learning rate. There are {len(signs)} pairs of "
         f"runs of the same method. In {later} of them, the run whose rate fell below {HALF_RATE} later has the lower "
-        f"Δm, and in {earlier} the higher one; in {same}, both rates fell at the same recorded epoch. This does not "
-        f"say which is the cause: a run that keeps improving also keeps its rate. For BPGS, the Δm of the seeds and "
-        f"the last recorded epochs before the rate fell are {join(seeds, 'and')}."
+        f"Δm, and in {len(against)} the higher one{exceptions if against else ''}; in {same}, both rates fell at the "
+        f"same recorded epoch. This does not say which is the cause: a run that keeps improving also keeps its rate. "
+        f"For BPGS, the Δm of the seeds and the last recorded epochs before the rate fell are {join(seeds, 'and')}."
     )
     return textwrap.fill(text, WIDTH)
 

@@ -44,6 +44,7 @@ from counterpoise.lab.report.leaderboard_text import (
     collapsed_methods,
     format_estimate,
     join,
+    single_exceptions,
     verdict,
 )
 from counterpoise.lab.report.leaderboard_worlds import PLAIN_SUM, TUNED_SUM, WORLDS, World
@@ -314,6 +315,9 @@ def which_method(prefix: str = "") -> str:
         f"{', no measured gain' if undecided else ''}"
     )
     similar = f"on {len(tables.problems)} tables only {only} is shown to score higher; BPGS: {short['tables']('BPGS')}"
+    cheap = unknown_case().short.partition(",")[0]
+    single = join(single_exceptions(list(recorded_board().values()), cheap), "and")
+    exceptions = f"; {cheap} is on single problems: {single}" if single else ""
     scale = "are supervised losses of different or unknown scale, none of which can reach zero"
     same = "the same, and one backward pass per task is affordable"
     rows = (
@@ -339,7 +343,7 @@ def which_method(prefix: str = "") -> str:
         (
             "are not known well enough to choose a row",
             "; with one backward pass per task ".join(f"`{code.partition('(')[0]}`" for code in unknown_case().code),
-            "neither is shown to be worse than the sum in any group of problems on which it was run",
+            f"neither is shown to be worse than the sum in any group of problems on which it was run{exceptions}",
         ),
     )
     lines = ["| Your losses | Use | Why |", "| --- | --- | --- |"]

@@ -112,7 +112,10 @@ def test_pairs_of_runs_are_compared_by_when_their_rate_fell(script: Any, tmp_pat
     pack(store.root, tmp_path / "qm9.jsonl.xz")
     text = " ".join(script.seeds_reading(script.Recorded(tmp_path / "qm9.jsonl.xz")).split())
     assert "There are 6 pairs of runs" in text
-    assert "In 3 of them, the run whose rate fell below 0.0005 later has the lower Δm, and in 1 the higher one" in text
+    assert (
+        "In 3 of them, the run whose rate fell below 0.0005 later has the lower Δm, and in 1 the higher one (Sum 1)"
+        in text
+    )
     assert "in 2, both rates fell at the same recorded epoch" in text
     assert "30.0 % (1), 20.0 % (1) and 10.0 % (3)" in text
 

@@ -192,6 +192,15 @@ def worse_problems(standings: WorldStandings, method: str) -> dict[str, Estimate
     return {problem: e for problem, e in compared.items() if e is not None and verdict(standings.world, e) < 0}
 
 
+def single_exceptions(board: Sequence[WorldStandings], method: str) -> list[str]:
+    """Return the problems of all worlds on which a method is shown to be worse than the plain sum, with the numbers."""
+    return [
+        f"{problem.rpartition(': ')[2]} ({format_estimate(standings.world, estimate)})"
+        for standings in board
+        for problem, estimate in worse_problems(standings, method).items()
+    ]
+
+
 def collapsed_methods(standings: WorldStandings) -> list[str]:
     """Return the methods whose errors are far larger than those of the plain sum, the largest first."""
     ranked = sorted(_others(standings), key=_gain)
@@ -238,6 +247,9 @@ def _unknown_case(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) ->
     )
     failing = [f"{method} ({join(titles, 'and')})" for method, titles in worse.items() if titles]
     text += f"Worse in some: {join(failing, 'and')}. " if failing else ""
+    for method in chosen:
+        exceptions = single_exceptions(board, method)
+        text += f"On single problems {method} is worse: {join(exceptions, 'and')}. " if exceptions else ""
     if costs[chosen[0]].passes == "some":
         text += f"{chosen[0]} needs one backward pass, and in some steps one per loss. "
     text += "Give a term that can vanish, such as a KL term, a fixed weight instead."
