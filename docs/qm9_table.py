@@ -19,6 +19,7 @@ from counterpoise.lab.report.ledger import Judgement, judge
 from counterpoise.lab.report.markdown import markdown_table
 from counterpoise.lab.report.run_scores import collect_histories, collect_scores
 from counterpoise.lab.report.variants import report_variants
+from counterpoise.lab.studies.base import BPGS_RAW_LABEL
 from counterpoise.lab.studies.qm9 import (
     CHANGE,
     FURTHER,
@@ -37,13 +38,24 @@ PAGE = FOLDER / "qm9.md"
 ARCHIVE = FOLDER.parent / "results" / "molecules" / "qm9.jsonl.xz"
 MARKERS = re.compile(r"(<!-- recorded -->\n).*?(<!-- /recorded -->)", re.DOTALL)
 NOT_RECORDED = "No runs are recorded yet, so this page has no results."
+TABLES = "[recorded tables](../results/molecules/tables/qm9.md)"
+PAIRS = {
+    ("Kendall (rate 0.001)", "Kendall"): (
+        "The Δm of Kendall is {:.1f} % with the network's learning rate for its weights, and {:.1f} % with 0.025."
+    ),
+    ("BPGS (frozen θ)", "BPGS"): "That of BPGS is {:.1f} % with frozen θ, and {:.1f} % if θ is learned.",
+    (BPGS_RAW_LABEL, "BPGS"): (
+        "It is {:.1f} % with raw weights (`normalise=False`), and {:.1f} % with weights that sum to 1."
+    ),
+}
+"""Two methods that differ in one point, and a sentence about their Δm."""
 LEDGER = "[ledger](../results/molecules/ledger.md)"
 WIDTH = 130  # of lines of the page
 ERRORS = [f"mae_{target}" for target in TARGETS]
 HALF_RATE = 0.0005
 """Half of the learning rate at the start."""
 CONDITIONS = {MAIN: "", FURTHER: "", PARAMETERS: ", on the shared parameters"}
-"""Conditions of the tables, and what is added to the names of their methods."""
+"""Conditions with the set-up of the page, and what is added to the names of their methods."""
 VARIATIONS = (RERUN, RAW, SANITISED)
 """Conditions that differ from the set-up in one point or two."""
 
@@ -64,14 +76,23 @@ class Recorded:
         self.scores = collect_scores(STUDY, collected, seeds=seeds, device=device)
         self.histories = collect_histories(STUDY, collected, seeds=seeds, device=device)
 
-    def groups(self) -> dict[str, pd.DataFrame]:
-        """Return the scores of each method, the lowest mean Δm first."""
-        found = {
-            f"{method}{CONDITIONS[condition]}": rows
-            for (method, condition), rows in self.scores.groupby(["method", "condition"], sort=False)
-            if condition in CONDITIONS
-        }
-        return dict(sorted(found.items(), key=lambda item: float(item[1][CHANGE].mean())))
+    def main(self) -> dict[str, pd.DataFrame]:
+        """Return the scores of each main method, the lowest mean Δm first."""
+        return by_change(self.scores[self.scores["condition"] == MAIN])
+
+    def one_seed(self) -> dict[str, pd.DataFrame]:
+        """Return the scores of each method at the seed of the further methods. Empty if none of them was run."""
+        scores = self.scores[self.scores["condition"].isin(CONDITIONS) & (self.scores["seed"] == STUDY.seeds[0])]
+        return {} if (scores["condition"] == MAIN).all() else by_change(scores)
+
+
+def by_change(scores: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the scores of each method, the lowest mean Δm first."""
+    found = {
+        f"{method}{CONDITIONS[condition]}": rows
+        for (method, condition), rows in scores.groupby(["method", "condition"], sort=False)
+    }
+    return dict(sorted(found.items(), key=lambda item: float(item[1][CHANGE].mean())))
 
 
 def mean_ranks(scores: pd.DataFrame) -> "pd.Series[float]":
@@ -82,14 +103,28 @@ def mean_ranks(scores: pd.DataFrame) -> "pd.Series[float]":
 
 def change_table(groups: dict[str, pd.DataFrame], ranks: "pd.Series[float]") -> str:
     """Return the table of Δm and mean ranks beside the published Δm."""
-    rows = []
-    for name, scores in groups.items():
-        method = scores["method"].iloc[0]
-        published = [f"{values[method]:.1f}" if method in values else "–" for values in (PUBLISHED, PUBLISHED_RERUN)]
-        rank = f"{ranks[name]:.1f}" if name in ranks else "–"
-        rows.append([name, str(len(scores)), format_mean(scores[CHANGE], 1), *published, rank])
+    rows = [
+        [name, str(len(scores)), format_mean(scores[CHANGE], 1), *published(name), f"{ranks[name]:.1f}"]
+        for name, scores in groups.items()
+    ]
     heads = ["method", "seeds", "Δm (%)", "published", "re-run by NTKMTL", "mean rank"]
     return markdown_table(heads, rows, right=range(1, len(heads)))
+
+
+def one_seed_table(groups: dict[str, pd.DataFrame]) -> str:
+    """Return the table of Δm at one seed, in which the names of further methods are bold."""
+    rows = []
+    for name, scores in groups.items():
+        row = scores.iloc[0]
+        label = name if row["condition"] == MAIN else f"**{name}**"
+        rows.append([label, f"{row[CHANGE]:.1f}", *published(row["method"])])
+    heads = ["method", "Δm (%)", "published", "re-run by NTKMTL"]
+    return markdown_table(heads, rows, right=range(1, len(heads)))
+
+
+def published(method: str) -> list[str]:
+    """Return the two published Δm of a method, or dashes."""
+    return [f"{values[method]:.1f}" if method in values else "–" for values in (PUBLISHED, PUBLISHED_RERUN)]
 
 
 def error_table(groups: dict[str, pd.DataFrame]) -> str:
@@ -156,6 +191,29 @@ def seeds_reading(recorded: Recorded) -> str:
     return textwrap.fill(text, WIDTH)
 
 
+def further(groups: dict[str, pd.DataFrame]) -> str:
+    """Return the section about the further methods, with the main methods at the same seed."""
+    if not groups:
+        return ""
+    seed = STUDY.seeds[0]
+    text = (
+        f"The further methods (bold) are recorded at seed {seed}. The main methods are shown at the same seed: their "
+        f"Δm differ from the means over three seeds. The errors of each property are in the {TABLES}."
+    )
+    return "\n\n".join(
+        ["### Further methods at one seed", textwrap.fill(text, WIDTH), one_seed_table(groups), *pairs_reading(groups)]
+    )
+
+
+def pairs_reading(groups: dict[str, pd.DataFrame]) -> list[str]:
+    """Compare methods that differ in one point at the same seed, if both were run."""
+    changes = {name: float(scores[CHANGE].iloc[0]) for name, scores in groups.items()}
+    sentences = [
+        text.format(*(changes[name] for name in pair)) for pair, text in PAIRS.items() if changes.keys() >= {*pair}
+    ]
+    return [textwrap.fill(" ".join(sentences), WIDTH)] if sentences else []
+
+
 def variations(scores: pd.DataFrame) -> str:
     """Return the table of the conditions that differ from the set-up, which are run at one seed."""
     seed = STUDY.seeds[0]
@@ -208,7 +266,7 @@ def section(archive: Path = ARCHIVE) -> str:
     if not archive.is_file():
         return NOT_RECORDED
     recorded = Recorded(archive)
-    groups, ranks = recorded.groups(), mean_ranks(recorded.scores)
+    groups, ranks = recorded.main(), mean_ranks(recorded.scores)
     return "\n\n".join(
         [
             "Δm of the test molecules at the epoch with the best validation:",
@@ -217,8 +275,9 @@ def section(archive: Path = ARCHIVE) -> str:
             error_table(groups),
             "![Δm of each method against the epoch, and its errors of each property](figures/qm9.svg)",
             bpgs_reading(groups, ranks),
-            *filter(None, [seeds_reading(recorded), variations(recorded.scores)]),
+            *filter(None, [seeds_reading(recorded)]),
             reading(recorded.scores),
+            *filter(None, [further(recorded.one_seed()), variations(recorded.scores)]),
         ]
     )
 

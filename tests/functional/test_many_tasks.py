@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.grams import grams
 from torch import Tensor
 
 import counterpoise.functional as f
-from counterpoise.functional import _linear_systems
+from counterpoise.functional import _complementarity, _linear_systems
+from counterpoise.functional import _tolerances as tolerances
 
 LARGEST_SAFE = 150  # with several threads, MKL fails to factorise a batch of larger matrices
 FACTORISATIONS = ("solve", "solve_ex", "inv", "inv_ex", "lu", "lu_factor", "lu_factor_ex", "det", "slogdet")
@@ -100,6 +102,26 @@ def test_systems_solved_one_by_one_have_the_bits_of_a_batch() -> None:
     together = torch.linalg.solve(matrix, right)
     assert torch.equal(_linear_systems.solve(matrix, right), together)
     assert torch.equal(_linear_systems.solve(matrix[:0], right[:0]), together[:0])
+
+
+@pytest.mark.parametrize("kind", ["regular", "crowded", "conflicting", "scaled", "opposite", "zero"])
+@pytest.mark.parametrize("name", ["mgda", "cagrad", "upgrad", "dualproj"])
+def test_all_supports_of_twelve_tasks_give_the_solution_of_the_cpu(
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA tries as many."""
+    gram = grams(kind, 2, tolerances.ENUMERATED_CUDA_TASKS)
+    expected = SOLVERS[name](gram)
+    monkeypatch.setattr(tolerances, "ENUMERATED_TASKS", tolerances.ENUMERATED_CUDA_TASKS)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.setattr(_complementarity, "solve_interior_point", None)  # must not be called
+    found = SOLVERS[name](gram)
+    assert found.solved.all()
+    assert (found.residual < 1e-6).all()
+    norms = gram.diagonal(dim1=-2, dim2=-1).sqrt()
+    off = found.weights - expected.weights  # compare directions: for a singular matrix the weights are not unique
+    distance = torch.einsum("bi,bij,bj->b", off, gram, off).clamp_min(0).sqrt()
+    assert (distance <= 1e-6 * (norms * expected.weights.abs()).sum(-1)).all()
 
 
 @pytest.mark.parametrize("entries", [1, 2000])

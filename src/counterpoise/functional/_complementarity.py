@@ -109,7 +109,8 @@ def _solve_on_all_supports(matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tens
 def can_enumerate_supports(matrix: Tensor) -> bool:
     """Return whether all supports of matrices (B, T, T) are few enough to be tried in one batch."""
     batch, tasks = matrix.shape[:2]
-    return tasks <= tolerances.ENUMERATED_TASKS and batch << tasks <= tolerances.ENUMERATED_SYSTEMS
+    most = tolerances.ENUMERATED_CUDA_TASKS if matrix.is_cuda else tolerances.ENUMERATED_TASKS
+    return tasks <= most and batch << tasks <= tolerances.ENUMERATED_SYSTEMS
 
 
 def all_supports(matrix: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ BATCHED_TASKS = 128  # tasks up to which a CPU solves a batch in one call: with 
 BLOCK_ROUNDS = 10  # block pivoting converges in fewer rounds or is likely to cycle
 SIGN_ROUNDING = 1e-13  # negative part relative to max|x| that rounding explains
 ENUMERATED_TASKS = 10  # tasks up to which all 2^T supports are tried
+ENUMERATED_CUDA_TASKS = 12  # the same on CUDA, where one batch of systems is faster than a sequence of rounds
 ENUMERATED_SYSTEMS = 1 << 16  # linear systems in one batch of that search, which bounds its memory
 ENUMERATION_VIOLATION = 1e-9  # violation relative to max|x| + max|q| that is accepted for the best support
 
