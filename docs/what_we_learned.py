@@ -36,8 +36,9 @@ from recorded_leaderboard import (
 )
 
 from counterpoise.lab.report.leaderboard import Standing, WorldStandings
-from counterpoise.lab.report.leaderboard_page import with_checks, world_table
+from counterpoise.lab.report.leaderboard_page import how_compared, with_checks, world_table
 from counterpoise.lab.report.leaderboard_text import (
+    EACH,
     OVERVIEW,
     Answer,
     answers,
@@ -315,9 +316,11 @@ def which_method(prefix: str = "") -> str:
         f"{', no measured gain' if undecided else ''}"
     )
     similar = f"on {len(tables.problems)} tables only {only} is shown to score higher; BPGS: {short['tables']('BPGS')}"
-    cheap = unknown_case().short.partition(",")[0]
-    single = join(single_exceptions(list(recorded_board().values()), cheap), "and")
-    exceptions = f"; {cheap} is on single problems: {single}" if single else ""
+    exceptions = ""
+    for method in (option.removesuffix(f" ({EACH})") for option in unknown_case().short.rstrip(".").split(", or ")):
+        single = join(single_exceptions(list(recorded_board().values()), method), "and")
+        exceptions += f"; on single problems, {method} is worse: {single}" if single else ""
+    assert [code.partition("(")[0] for code in unknown_case().code] == ["cp.NashMTL", "cp.GradNormalise"]
     scale = "are supervised losses of different or unknown scale, none of which can reach zero"
     same = "the same, and one backward pass per task is affordable"
     rows = (
@@ -342,7 +345,7 @@ def which_method(prefix: str = "") -> str:
         ),
         (
             "are not known well enough to choose a row",
-            "; with one backward pass per task ".join(f"`{code.partition('(')[0]}`" for code in unknown_case().code),
+            "`cp.NashMTL` with one backward pass per task; `cp.GradNormalise` with one per task in some steps",
             f"neither is shown to be worse than the sum in any group of problems on which it was run{exceptions}",
         ),
     )
@@ -358,7 +361,7 @@ def leaderboard_page() -> str:
         key, level = standings.world.name, "##" if standings.world.name in recorded_board() else "###"
         recorded = [study for study in world(key).studies if list((ROOT / "results").rglob(f"tables/{study}*.md"))]
         links = ", ".join(table_link(study, study) for study in recorded)
-        confounds = "\n".join(f"- {text}" for text in world(key).confounds)
+        confounds = "\n".join(f"- {text}" for text in (how_compared(world(key)), *world(key).confounds))
         table = markdown([world_table(standings, recorded_costs())]).strip()
         text = f"{world(key).situation}. Recorded tables: {links}."
         parts.append(f"{level} {world(key).title}\n\n{text}\n\n{confounds}\n\n{table}\n")

@@ -184,14 +184,14 @@ def test_answers_follow_the_numbers(board: dict[str, WorldStandings], physics: W
     costs = step_costs({})
     units, pinn, similar, against = answers([*board.values(), physics], costs)
     assert (units.short, units.code) == ("BPGS.", ("cp.BPGS(tasks)",))
-    assert units.text.startswith("One backward pass. It is not shown to be worse than the hand-tuned sum")
-    assert "The plain sum against it: −50.0 %" in units.text
-    assert "Not if a loss can be driven to zero: BPGS fails on physics-informed networks." in units.text
-    assert pinn.short == "LRA, or DCGD at one backward pass per loss."
+    assert units.text.startswith("One backward pass. It does not score detectably lower than the hand-tuned sum")
+    assert "the plain sum: −50.0 %)." in units.text
+    assert "Do not use BPGS if a loss can be driven to zero: it fails on physics-informed networks." in units.text
+    assert pinn.short == "LRA, or DCGD (one backward pass per loss)."
     assert pinn.code == ('cp.LRA(tasks, reference="residual")', 'cp.DCGD(tasks, residual="residual")')
     assert pinn.text.startswith("Against the plain sum, LRA: error 10 × lower; DCGD: error 20 × lower.")
     assert pinn_steps(physics.world) in physics.world.situation
-    assert "Avoid BPGS: errors more than 5 times those of the plain sum" in pinn.text
+    assert "Avoid BPGS on losses: errors more than 5 times those of the plain sum" in pinn.text
     assert similar.short == "The plain sum."
     assert similar.text.startswith("Of 2 methods, only BPGS (+9.9 %) and")
     assert (against.question, against.short) == ("Does BPGS beat Kendall?", "Yes in 2 of 2 worlds.")
@@ -202,7 +202,7 @@ def test_answers_follow_the_numbers(board: dict[str, WorldStandings], physics: W
     found = answers(leaderboard({"tabular": worse}), costs)
     assert [answer.short for answer in found[:2]] == ["Weights that undo the units, set by hand.", "The plain sum."]
     assert "No method reaches the hand-tuned sum" in found[0].text
-    assert "BPGS is shown to score lower" in found[1].text
+    assert "BPGS scores detectably lower" in found[1].text
 
 
 def noisy_errors(name: str, errors: dict[str, float]) -> pd.DataFrame:
@@ -225,9 +225,9 @@ def test_methods_for_pinns_are_chosen_by_mean_rank_over_the_equations() -> None:
     assert list(worse_problems(standings, "LRA")) == ["Burgers equation"]
     assert not worse_problems(standings, "Nash-MTL")
     (pinn, *_) = answers([standings], costs)
-    assert pinn.short == "LRA, or Nash-MTL at one backward pass per loss."
+    assert pinn.short == "Nash-MTL (one backward pass per loss), or LRA.", "the better one comes first"
     assert "Nash-MTL against LRA: error 2.3 × lower [" in pinn.text
-    assert "Burgers equation: LRA against the plain sum, error 50 % higher [" in pinn.text
+    assert "Burgers equation: LRA is worse than the plain sum, error 50 % higher [" in pinn.text
     slow = errors["pinn-helmholtz"] | {"Nash-MTL": 0.05, "CAGrad": 0.05}
     (standings,) = leaderboard({"pinn-helmholtz": noisy_errors("pinn-helmholtz", slow)})
     assert [s.method for s in pinn_methods(standings, costs)] == ["LRA"], "the others are shown to be worse"
@@ -253,13 +253,15 @@ def test_methods_that_are_worse_in_no_world_are_recommended_where_the_case_is_un
     board, costs = leaderboard(frames), step_costs({})
     assert len(board) == 4
     answer = next(a for a in answers(board, costs) if a.question == "I do not know which applies.")
-    assert answer.short == "Gradient normalisation, or Nash-MTL at one backward pass per loss."
-    assert answer.code == ("cp.GradNormalise(tasks)", "cp.NashMTL(tasks)")
-    assert "Of 3 methods that were run in at least 3 of 4 worlds" in answer.text
+    assert answer.short == "Nash-MTL (one backward pass per loss), or Gradient normalisation."
+    assert answer.code == ("cp.NashMTL(tasks)", "cp.GradNormalise(tasks)")
+    assert answer.text.startswith(
+        "3 methods were run in at least 3 of 4 worlds. In no world are these detectably worse"
+    )
     # The errors of Gradient normalisation are half of those of the sum at each seed, so that there is no interval.
-    assert "none: Nash-MTL (better in 4 of 4) and Gradient normalisation (better in 3 of 4)." in answer.text
-    assert "Worse in some: BPGS (Physics)." in answer.text
-    assert "On single problems Gradient normalisation is worse: enb (−" in answer.text
+    assert "rank: Nash-MTL (better in 4 of 4) and Gradient normalisation (better in 3 of 4)." in answer.text
+    assert "Worse in some worlds: BPGS (Physics)." in answer.text
+    assert "On single problems Gradient normalisation is worse: enb of Tables (−" in answer.text
     assert "in some steps one per loss" in answer.text
     assert not any("know" in a.question for a in answers(board[:3], costs)), "three worlds are too few"
 

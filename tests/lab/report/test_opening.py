@@ -53,8 +53,10 @@ def test_search_tables_curves_and_downloads_work_by_keyboard(index: Path, open_p
     rows = page.locator("#leaderboard .more tbody tr:visible")
     assert set(rows.locator("th").all_inner_texts()) == {"Nash-MTL"}
     assert rows.count() == 4  # two comparisons, the time of a step, and what the method is
-    assert page.inner_text("#found").startswith("Found: 4 rows of tables on methods, ")
-    assert page.locator("#found a").first.get_attribute("href") == "#table-tables"
+    assert page.inner_text("#found").startswith("Found: 3 answers, 4 rows of tables on methods, 1 claim")
+    assert page.locator(".answer:visible dt, .answer:visible dd").count() == 2 * 3
+    links = [link.get_attribute("href") for link in page.locator("#found a").all()]
+    assert links[:2] == ["#answer-1", "#table-tables"]
     page.keyboard.press("ControlOrMeta+a")
     page.keyboard.type("no such method")
     assert page.inner_text("#found") == "Nothing found."

@@ -88,8 +88,16 @@ class StudySection:
 
     @property
     def has_paper(self) -> bool:
-        """Whether some table has values of the paper."""
-        return any(cell["paper"] for table in self.tables for _, cells in table.rows for cell in cells)
+        """Whether some table has published values."""
+        return self._any_cell("paper")
+
+    @property
+    def has_differences(self) -> bool:
+        """Whether some published values are marked because they differ from ours."""
+        return self._any_cell("differs")
+
+    def _any_cell(self, key: str) -> bool:
+        return any(cell[key] for table in self.tables for _, cells in table.rows for cell in cells)
 
 
 def study_section(
@@ -151,9 +159,9 @@ def _missing_runs(study: Study, cells: Sequence[Cell]) -> str:
     shared = [found & set(study.seeds) for found in seeds.values()]
     missing, other = len(study.methods) - len(seeds), sum(not found for found in shared)
     fewer = sum(0 < len(found) < len(study.seeds) for found in shared)
-    parts = [f"{missing} of {len(study.methods)} methods not run"] if missing else []
-    parts += [f"{fewer} only at some of {tables.format_seeds(study.seeds)}"] if fewer else []
-    parts += [f"{other} only at other seeds"] if other else []
+    parts = [f"{missing} of {len(study.methods)} methods were not run"] if missing else []
+    parts += [f"{fewer} were run only at some of {tables.format_seeds(study.seeds)}"] if fewer else []
+    parts += [f"{other} were run only at other seeds"] if other else []
     return ", ".join(parts) or "some conditions not run"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from ..engine import Recipe
 from ..engine.methods import describe
 from . import ranks
 from .card_pictures import CardPicture, FinishedCells, card_picture
@@ -16,7 +17,7 @@ from .figures.spec import FigureSpec
 from .leaderboard import Estimate, Standing, WorldStandings, leaderboard
 from .leaderboard_cost import Cost, step_costs, step_times
 from .leaderboard_text import Answer, answers, check_finding, format_estimate, unequal_settings, usage, verdict
-from .leaderboard_worlds import PLAIN_SUM, TUNED_SUM, recipes
+from .leaderboard_worlds import PLAIN_SUM, TUNED_SUM, World, recipes
 from .ranks import PrintedTable
 from .tables import format_seeds
 
@@ -138,7 +139,21 @@ def world_card(standings: WorldStandings, costs: Mapping[str, Cost], picture: Ca
 
 def _complete_table(standings: WorldStandings, costs: Mapping[str, Cost], findings: tuple[str, ...]) -> WorldTable:
     world, table = standings.world, world_table(standings, costs)
-    return WorldTable(world.name, world.title, world.situation, table, (*findings, *world.confounds), world.studies)
+    notes = (how_compared(world), *findings, *world.confounds)
+    return WorldTable(world.name, world.title, world.situation, table, notes, world.studies)
+
+
+def how_compared(world: World) -> str:
+    """Say how the numbers of a world are computed from the scores of its runs."""
+    metrics = ", metrics" if len(world.metrics) > 1 else ""
+    if world.unit == "factor":
+        return f"A comparison of errors is the geometric mean of their ratios over problems{metrics} and seeds."
+    if not metrics:
+        return "A comparison is the change of the mean score over problems and seeds."
+    return (
+        "A comparison is the mean change of the metrics, each as a mean over problems and seeds. Comparisons with "
+        "different methods do not add up."
+    )
 
 
 def step_times_table() -> PrintedTable:
@@ -164,8 +179,15 @@ def methods_table(board: Sequence[WorldStandings]) -> PrintedTable:
         recipe = recipes()[name]
         parts = [describe(part.name) for part in (recipe.weighting, recipe) if part is not None]
         papers = ", ".join(part.paper for part in parts if part.paper)
-        rows.append([name, "; then ".join(part.summary for part in parts), usage(recipe), papers])
+        description = "; then ".join(part.summary for part in parts)
+        rows.append([name, "; ".join([description, *_settings(recipe)]), usage(recipe), papers])
     return PrintedTable(["method", "description", "code", "paper"], rows, "Methods")
+
+
+def _settings(recipe: Recipe) -> list[str]:
+    """Return how a method or the network is trained where that differs from the study, for example at another rate."""
+    found = [] if recipe.lr is None else [f"learning rate of its weights: {recipe.lr:g}"]
+    return found + ([] if recipe.network_clip is None else [f"network gradients clipped at {recipe.network_clip:g}"])
 
 
 def head_to_head_table(board: Sequence[WorldStandings], method: str, other: str) -> PrintedTable | None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import counterpoise as cp
 
@@ -10,12 +11,13 @@ from ..engine import Recipe
 from ..studies import STUDIES
 from ..studies.pinn import STEPS
 from .leaderboard import Estimate, Standing, WorldStandings
-from .leaderboard_cost import Cost, step_times
+from .leaderboard_cost import PASSES, Cost, step_times
 from .leaderboard_worlds import PLAIN_SUM, World, recipes
 
 OVERVIEW, COST_FIGURE = "figure-leaderboard", "figure-leaderboard-cost"
 HEAD_TO_HEAD, STEP_TIMES = "table-head-to-head", "table-step-times"
 """Anchors of numbers on the page."""
+EACH = PASSES["each"]
 LEAST_WORLDS = 4
 """With fewer worlds, no method is recommended for all of them."""
 MAX_NAMES = 4
@@ -123,48 +125,70 @@ def _different_units(standings: WorldStandings, costs: Mapping[str, Cost], physi
     as_good = [s for s in _others(standings) if s.against_tuned and verdict(world, s.against_tuned) >= 0]
     cheap = [s for s in as_good if costs[s.method].passes == "one"]
     chosen = sorted(cheap or as_good, key=_gain)[:MAX_NAMES]
-    behind = "" if plain is None else f"The plain sum against it: {format_estimate(world, plain.against_tuned)}. "
+    behind = "" if plain is None else f"the plain sum: {format_estimate(world, plain.against_tuned)}"
     anchor = f"table-{world.name}"
     if not chosen:
-        text = f"No method reaches the hand-tuned sum. {behind}{_evidence(standings)}"
+        text = f"No method reaches the hand-tuned sum ({behind}). {_evidence(standings)}"
         return Answer(question, "Weights that undo the units, set by hand.", text, anchor)
     names = [s.method for s in chosen]
-    passes = "One backward pass. " if cheap else "One backward pass per loss. "
-    forward = [name for name in names if costs[name].extra_forward]
-    if forward:
-        passes += f"{join(forward, 'and')} {'need' if len(forward) > 1 else 'needs'} a second forward pass. "
+    tuned = "; ".join(filter(None, [f"{names[0]}: {format_estimate(world, chosen[0].against_tuned)}", behind]))
     text = (
-        f"{passes}{'None of them is' if len(chosen) > 1 else 'It is not'} shown to be worse than the hand-tuned sum, "
-        f"whose weights undo the factors ({names[0]}: {format_estimate(world, chosen[0].against_tuned)}). {behind}"
+        f"{_passes(names, costs)}{'None scores' if len(names) > 1 else 'It does not score'} detectably lower than the "
+        f"hand-tuned sum, whose weights undo the factors ({tuned}). "
     )
+    if len(names) > 1 and not any(verdict(world, standings.compare(*pair)) for pair in combinations(names, 2)):
+        text += "The runs do not decide between them. "
+    higher = [s for s in sorted(as_good, key=_gain) if s not in cheap and _gain(s) < _gain(chosen[0])] if cheap else []
+    for standing in higher[:1]:
+        compared = format_estimate(world, standings.compare(standing.method, names[0]))
+        text += f"With more backward passes, {standing.method}: {compared} against {names[0]}. "
     failing = [name for name in names if physics and name in collapsed_methods(physics)]
     if failing:
         text += (
-            f"Not if a loss can be driven to zero: {join(failing, 'and')} {'fail' if len(failing) > 1 else 'fails'} on "
-            f"physics-informed networks. "
+            f"Do not use {join(failing)} if a loss can be driven to zero: {'they fail' if failing[1:] else 'it fails'} "
+            f"on physics-informed networks. "
         )
     return Answer(question, f"{join(names)}.", text + _evidence(standings), anchor, _codes(chosen))
 
 
+def _passes(names: Sequence[str], costs: Mapping[str, Cost]) -> str:
+    """Say how many backward and forward passes methods of equal cost need: "One backward pass each. "."""
+    passes = "One backward pass" if costs[names[0]].passes == "one" else "One backward pass per loss"
+    forward = join([name for name in names if costs[name].extra_forward], "and")
+    return (
+        passes
+        + (" each" if len(names) > 1 else "")
+        + (f", and a second forward pass for {forward}. " if forward else ". ")
+    )
+
+
 def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
     world, chosen = standings.world, pinn_methods(standings, costs)
+    text, first = "", chosen[0].method
+    if len(chosen) > 1:
+        between = standings.compare(chosen[1].method, first)
+        if verdict(world, between):  # the one with a pass per loss is better, or it would not be recommended
+            text = f"{chosen[1].method} against {first}: {format_estimate(world, between)}. "
+            chosen = chosen[::-1]
+        else:
+            text = "These runs do not decide between the two. "
     names = [s.method for s in chosen]
-    short = f"{names[0]}, or {names[1]} at one backward pass per loss." if len(names) > 1 else f"{join(names)}."
     compared = [f"{s.method}: {format_estimate(world, s.against_sum)}" for s in chosen]
-    text = f"Against the plain sum, {'; '.join(compared)}. "
-    if len(names) > 1:
-        between = standings.compare(names[1], names[0])
-        decided = f"{names[1]} against {names[0]}: {format_estimate(world, between)}. "
-        text += decided if verdict(world, between) else "These runs do not decide between the two. "
+    text = f"Against the plain sum, {'; '.join(compared)}. {text}"
     for name in names:
         for problem, estimate in worse_problems(standings, name).items():
-            text += f"{problem}: {name} against the plain sum, {format_estimate(world, estimate)}. "
+            text += f"{problem}: {name} is worse than the plain sum, {format_estimate(world, estimate)}. "
     text += f"All runs have {pinn_steps(world)} steps. "
-    collapsed = collapsed_methods(standings)
+    collapsed = [f"{name} on losses" if name == "BPGS" else name for name in collapsed_methods(standings)]
     if collapsed:
         text += f"Avoid {join(collapsed, 'and')}: errors more than {1 / COLLAPSE:.0f} times those of the plain sum. "
     text += _evidence(standings)
+    short = f"{', or '.join(_with_passes(name, costs) for name in names)}."
     return Answer("I train a physics-informed network.", short, text, f"table-{world.name}", _codes(chosen))
+
+
+def _with_passes(method: str, costs: Mapping[str, Cost]) -> str:
+    return f"{method} ({EACH})" if costs[method].passes == "each" else method
 
 
 def pinn_methods(standings: WorldStandings, costs: Mapping[str, Cost]) -> list[Standing]:
@@ -195,10 +219,16 @@ def worse_problems(standings: WorldStandings, method: str) -> dict[str, Estimate
 def single_exceptions(board: Sequence[WorldStandings], method: str) -> list[str]:
     """Return the problems of all worlds on which a method is shown to be worse than the plain sum, with the numbers."""
     return [
-        f"{problem.rpartition(': ')[2]} ({format_estimate(standings.world, estimate)})"
+        f"{_problem_name(standings, problem)} ({format_estimate(standings.world, estimate)})"
         for standings in board
         for problem, estimate in worse_problems(standings, method).items()
     ]
+
+
+def _problem_name(standings: WorldStandings, problem: str) -> str:
+    """Return a problem with its world, unless its name says what it is: "oes10 of Tables", "Burgers equation"."""
+    study, _, condition = problem.rpartition(": ")
+    return f"{condition} of {standings.world.title}" if study else problem
 
 
 def collapsed_methods(standings: WorldStandings) -> list[str]:
@@ -209,17 +239,20 @@ def collapsed_methods(standings: WorldStandings) -> list[str]:
 
 def _similar_scales(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
     world, others = standings.world, _others(standings)
-    better, worse = ([s for s in others if verdict(world, s.against_sum) == sign] for sign in (1, -1))
+    better, worse = (
+        [s for s in sorted(others, key=_gain) if verdict(world, s.against_sum) == sign] for sign in (1, -1)
+    )
     if better:
-        named = [f"{s.method} ({format_estimate(world, s.against_sum)})" for s in sorted(better, key=_gain)[:MAX_NAMES]]
-        text = f"Of {len(others)} methods, only {join(named, 'and')} {_verb(better)} higher"
+        named = [f"{s.method} ({format_estimate(world, s.against_sum)})" for s in better[:MAX_NAMES]]
+        more = f" and {len(better) - MAX_NAMES} more" if len(better) > MAX_NAMES else ""
+        text = f"Of {len(others)} methods, only {join(named, 'and')}{more} {_verb(better)} higher"
     else:
-        text = f"None of {len(others)} methods is shown to score higher"
+        text = f"None of {len(others)} methods scores detectably higher"
     text += f", and {join([s.method for s in worse], 'and')} {_verb(worse)} lower" if worse else ""
-    text += "; the other intervals contain 0" if len(better) + len(worse) < len(others) else ""
+    text += ". The other intervals contain 0" if len(better) + len(worse) < len(others) else ""
     text += f". {_evidence(standings)}"
-    expensive = [s for s in sorted(better, key=_gain) if costs[s.method].passes == "each"][:1]
-    short = f"The plain sum{''.join(f', or {s.method} at one backward pass per loss' for s in expensive)}."
+    expensive = [s for s in better if costs[s.method].passes == "each"][:1]
+    short = f"The plain sum{''.join(f', or {s.method} ({EACH})' for s in expensive)}."
     codes = ("cp.Static(tasks)", *_codes(expensive))
     return Answer("My losses have similar scales.", short, text, f"table-{world.name}", codes)
 
@@ -236,25 +269,27 @@ def _unknown_case(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) ->
     worse = {method: [title for title, (sign, _) in found.items() if sign < 0] for method, found in places.items()}
     safe = [method for method in places if not worse[method]]
     safe.sort(key=lambda method: sum(rank for _, rank in places[method].values()) / len(places[method]))
-    chosen = [next((m for m in safe if (costs[m].passes == "each") == each), "") for each in (False, True)]
-    if len(board) < LEAST_WORLDS or not all(chosen):
+    cheap = next((method for method in safe if costs[method].passes != "each"), "")
+    expensive = next((method for method in safe if costs[method].passes == "each"), "")
+    if len(board) < LEAST_WORLDS or not cheap or not expensive:
         return []
+    chosen = [method for method in safe if method in (cheap, expensive)]
     better = {method: sum(sign > 0 for sign, _ in places[method].values()) for method in safe}
     named = [f"{method} (better in {better[method]} of {len(places[method])})" for method in safe]
     text = (
-        f"Of {len(places)} methods that were run in at least {len(board) - 1} of {len(board)} worlds, these are shown "
-        f"to be worse than the plain sum in none: {join(named, 'and')}. "
+        f"{len(places)} methods were run in at least {len(board) - 1} of {len(board)} worlds. In no world are these "
+        f"detectably worse than the plain sum, ordered by mean rank: {join(named, 'and')}. "
     )
     failing = [f"{method} ({join(titles, 'and')})" for method, titles in worse.items() if titles]
-    text += f"Worse in some: {join(failing, 'and')}. " if failing else ""
+    text += f"Worse in some worlds: {join(failing, 'and')}. " if failing else ""
     for method in chosen:
         exceptions = single_exceptions(board, method)
         text += f"On single problems {method} is worse: {join(exceptions, 'and')}. " if exceptions else ""
-    if costs[chosen[0]].passes == "some":
-        text += f"{chosen[0]} needs one backward pass, and in some steps one per loss. "
+    if costs[cheap].passes == "some":
+        text += f"{cheap} needs one backward pass, and in some steps one per loss. "
     text += "Give a term that can vanish, such as a KL term, a fixed weight instead."
     codes = tuple(filter(None, (usage(recipes()[method]) for method in chosen)))
-    short = f"{chosen[0]}, or {chosen[1]} at one backward pass per loss."
+    short = f"{', or '.join(_with_passes(method, costs) for method in chosen)}."
     return [Answer("I do not know which applies.", short, text, OVERVIEW, codes)]
 
 
@@ -308,19 +343,18 @@ def unequal_settings(world: World, method: str, other: str) -> list[str]:
 
 
 def _cost(board: Sequence[WorldStandings], costs: Mapping[str, Cost], method: str) -> list[Answer]:
-    places = [(s, found.rank) for s in board if (found := s.find(method)) and found.rank]
-    if method not in costs or not places:
+    if method not in costs or not any(found.rank for s in board if (found := s.find(method))):
         return []
     cost = str(costs[method])
-    ranks = [f"{rank.value:.1f} of {len(s.ranked)} on {s.world.title}" for s, rank in places]
-    example = "With three losses, three backward passes instead of one. " if costs[method].passes == "each" else ""
+    text = "With three losses, three backward passes instead of one." if costs[method].passes == "each" else ""
     whole, features = step_times().ratios.get(method, (None, None))
     if whole is not None:
-        example = (
+        text = (
             f"With three tasks of a SegNet, a step takes {whole:.2f} × as long as a plain step, or {features:.2f} × if "
-            f"gradients are compared at the input of the heads (features=). "
+            f"gradients are compared at the input of the heads (features=). Except on QM9, the runs on this page "
+            f"compare them on all shared parameters."
         )
-    text, anchor = f"{example}Its mean ranks: {join(ranks, 'and')}.", COST_FIGURE if whole is None else STEP_TIMES
+    anchor = COST_FIGURE if whole is None else STEP_TIMES
     return [Answer(f"What does {method} cost?", f"{cost[0].upper()}{cost[1:]} in each step.", text, anchor)]
 
 
@@ -330,7 +364,7 @@ def _evidence(standings: WorldStandings) -> str:
 
 
 def _verb(standings: Sequence[Standing]) -> str:
-    return "are shown to score" if len(standings) > 1 else "is shown to score"
+    return "score detectably" if len(standings) > 1 else "scores detectably"
 
 
 def _others(standings: WorldStandings) -> list[Standing]:

@@ -366,7 +366,7 @@ def markdown(study: Study, cells: Sequence[Entry], seeds: Sequence[int]) -> str:
     emphasis: dict[Highlight, str] = {"": "{}", "best": "**{}**", "second": "<ins>{}</ins>"}
     for grid in table_grids(study, cells):
         has_paper = any(entry.paper() for row in grid.rows.values() for entry in row)
-        note = " (the paper's values in parentheses)" if has_paper else ""
+        note = " (published values in parentheses)" if has_paper else ""
         marks, rows = mark_best(grid), []
         for method, row in grid.rows.items():
             ours = (emphasis[mark].format(entry.ours()) for mark, entry in zip(marks[method], row, strict=True))

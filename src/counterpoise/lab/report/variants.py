@@ -1,6 +1,6 @@
 """Group collected runs into report variants: studies whose runs were made in the same way."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -111,7 +111,7 @@ def _recorded_variants(collected: CollectedRuns, variants: list[ReportVariant]) 
                 continue
             frame = collect_scores(study, collected, seeds=variant.seeds, epochs=variant.epochs, device=variant.device)
             collected_scores.setdefault(study.name, set()).update(_printed_scores(study, frame))
-    recorded, names = [], _distinct_names(collected.recorded)
+    recorded, names = [], _distinct_names(collected.recorded, collected.sources)
     for folder, frames in collected.recorded.items():
         forms: dict[str, list[Study]] = {}
         for name, study in STUDIES.items():
@@ -135,11 +135,13 @@ def _printed_scores(study: Study, frame: pd.DataFrame) -> Iterator[tuple[str, ..
         yield method, condition, *("" if pd.isna(number) else f"{number:.9g}" for number in numbers)
 
 
-def _distinct_names(folders: Iterable[Path]) -> dict[Path, str]:
-    """Name each folder by as many of its last path components as distinguish it from the others."""
-    parts_of, names = {folder: folder.resolve().parts for folder in folders}, {}
+def _distinct_names(folders: Iterable[Path], sources: Sequence[str]) -> dict[Path, str]:
+    """Name each folder by its path in its source, or by more of its last components if others have the same."""
+    parts_of = {folder: folder.resolve().parts for folder in folders}
+    names = {}
     for folder, parts in parts_of.items():
-        count = 1
+        inside = [folder.relative_to(source) for source in sources if folder.is_relative_to(source)]
+        count = max((len(path.parts) for path in inside), default=1) or 1
         while sum(other[-count:] == parts[-count:] for other in parts_of.values()) > 1 and count < len(parts):
             count += 1
         names[folder] = "/".join(parts[-count:])

@@ -63,7 +63,7 @@
     }
   }
 
-  // Shows the claims with a chosen verdict and all searched words, and the studies and methods with these words.
+  // Shows the claims with a chosen verdict and all searched words, and the answers, methods and studies with these words.
   const search = document.getElementById("search");
   const filters = [...document.querySelectorAll("button.filter")];
   const texts = new Map();
@@ -93,6 +93,7 @@
       table.hidden = rows.every((row) => row.hidden);
       openFound(table, words.length);
     }
+    for (const answer of document.querySelectorAll(".answer")) answer.hidden = !found(answer);
     for (const section of document.querySelectorAll(".study[id]")) {
       section.hidden = !found(section);
       document.querySelector(`nav a[href="#${CSS.escape(section.id)}"]`).hidden = section.hidden;
@@ -101,21 +102,24 @@
   }
   // Says what a search has found, with links to the first of each kind.
   const status = document.getElementById("found");
-  const searched = {
-    "rows of tables on methods": "#leaderboard > .more tbody tr", claims: ".claims tbody tr", studies: ".study[id]",
-  };
+  const searched = [
+    ["answer", "answers", ".answer"],
+    ["row of tables on methods", "rows of tables on methods", "#leaderboard > .more tbody tr"],
+    ["claim", "claims", ".claims tbody tr"],
+    ["study", "studies", ".study[id]"],
+  ];
   function tell(searching) {
     status.hidden = !searching;
-    const parts = Object.entries(searched).map(([kind, selector]) => {
+    const parts = searched.map(([one, several, selector]) => {
       const found = document.querySelectorAll(`${selector}:not([hidden])`);
       const part = document.createElement(found.length ? "a" : "span");
       if (found.length) part.href = `#${found[0].closest("[id]").id}`;
-      part.textContent = `${found.length} ${kind}`;
+      part.textContent = `${found.length} ${found.length === 1 ? one : several}`;
       return part;
     });
-    const [comparisons, claims, studies] = parts;
-    if (parts.some((part) => part.href)) status.replaceChildren("Found: ", comparisons, ", ", claims, ", ", studies, ".");
-    else status.textContent = "Nothing found.";
+    if (parts.some((part) => part.href)) {
+      status.replaceChildren("Found: ", ...parts.flatMap((part) => [part, ", "]).slice(0, -1), ".");
+    } else status.textContent = "Nothing found.";
   }
   search.addEventListener("input", filter);
   for (const button of filters) {
