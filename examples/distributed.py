@@ -19,6 +19,11 @@ def main(steps: int = 200) -> None:
     cuda = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = f"cuda:{os.environ['LOCAL_RANK']}" if cuda else "cpu"
     dist.init_process_group("nccl" if cuda else "gloo")
+    train(steps, device)  # the DDP model must not outlive the process group: gloo may hang in its destructor
+    dist.destroy_process_group()
+
+
+def train(steps: int, device: str) -> None:
     rank = dist.get_rank()
     torch.manual_seed(0)  # the same initial weights on all ranks
     network = Network().to(device)
@@ -35,7 +40,6 @@ def main(steps: int = 200) -> None:
         optimizer.step()
     total = torch.stack([p.detach().double().sum() for p in network.parameters()]).sum()
     print(f"rank {rank}: parameters sum to {total.item():.6f}, weights {balancer.weights}")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
