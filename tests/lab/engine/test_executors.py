@@ -109,9 +109,10 @@ def cluster() -> Iterator[Any]:
     pytest.importorskip("ray", reason="needs Ray")
     from ray.cluster_utils import Cluster
 
-    # A lost node is noticed after a fraction of a second instead of 15 seconds.
-    checks = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 100, "health_check_failure_threshold": 5}
-    head = {"num_cpus": 1, "include_dashboard": False, "_system_config": checks}
+    # A lost node is noticed after a fraction of a second instead of 15 seconds. With the low priority that Ray gives
+    # its workers, they would hardly run beside other tests.
+    config = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 100, "health_check_failure_threshold": 5}
+    head = {"num_cpus": 1, "include_dashboard": False, "_system_config": config | {"worker_niceness": 0}}
     started = Cluster(initialize_head=True, head_node_args=head)
     yield started
     started.shutdown()  # type: ignore[no-untyped-call]
