@@ -128,7 +128,7 @@ def _different_units(standings: WorldStandings, costs: Mapping[str, Cost], physi
     behind = "" if plain is None else f"the plain sum: {format_estimate(world, plain.against_tuned)}"
     anchor = f"table-{world.name}"
     if not chosen:
-        text = f"No method reaches the hand-tuned sum ({behind}). {_evidence(standings)}"
+        text = f"No method reaches the hand-tuned sum{f' ({behind})' if behind else ''}. {_evidence(standings)}"
         return Answer(question, "Weights that undo the units, set by hand.", text, anchor)
     names = [s.method for s in chosen]
     tuned = "; ".join(filter(None, [f"{names[0]}: {format_estimate(world, chosen[0].against_tuned)}", behind]))
