@@ -23,7 +23,7 @@ from counterpoise.lab.report.figures.leaderboard import frontier
 from counterpoise.lab.report.figures.spec import Points, TextLabel
 from counterpoise.lab.report.leaderboard import WorldStandings, at_chosen_rates, leaderboard
 from counterpoise.lab.report.leaderboard_cost import step_costs, step_times
-from counterpoise.lab.report.leaderboard_page import head_to_head_table, leaderboard_section
+from counterpoise.lab.report.leaderboard_page import head_to_head_table, leaderboard_section, methods_table
 from counterpoise.lab.report.leaderboard_text import (
     answers,
     format_estimate,
@@ -203,6 +203,15 @@ def test_answers_follow_the_numbers(board: dict[str, WorldStandings], physics: W
     assert [answer.short for answer in found[:2]] == ["Weights that undo the units, set by hand.", "The plain sum."]
     assert "No method reaches the hand-tuned sum" in found[0].text
     assert "BPGS scores detectably lower" in found[1].text
+
+
+def test_methods_are_described_with_their_settings_and_other_names(physics: WorldStandings) -> None:
+    standings = [replace(physics.standings[0], method=name) for name in ("Plain sum", "UW-O", "Kendall (rate 0.001)")]
+    table = methods_table([replace(physics, standings=tuple(standings))])
+    rate, plain, uwo = (row[1] for row in table.rows)
+    assert rate.endswith("; learning rate of its weights: 0.001")
+    assert plain.endswith("; called Static or Sum in some tables")
+    assert uwo.endswith("; called SI in some tables")
 
 
 def noisy_errors(name: str, errors: dict[str, float]) -> pd.DataFrame:

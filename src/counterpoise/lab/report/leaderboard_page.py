@@ -16,8 +16,8 @@ from .figures.leaderboard import frontier, overview
 from .figures.spec import FigureSpec
 from .leaderboard import Estimate, Standing, WorldStandings, leaderboard
 from .leaderboard_cost import Cost, step_costs, step_times
-from .leaderboard_text import Answer, answers, check_finding, format_estimate, unequal_settings, usage, verdict
-from .leaderboard_worlds import PLAIN_SUM, TUNED_SUM, World, recipes
+from .leaderboard_text import Answer, answers, check_finding, format_estimate, join, unequal_settings, usage, verdict
+from .leaderboard_worlds import PLAIN_SUM, TUNED_SUM, World, other_labels, recipes
 from .ranks import PrintedTable
 from .tables import format_seeds
 
@@ -180,7 +180,8 @@ def methods_table(board: Sequence[WorldStandings]) -> PrintedTable:
         parts = [describe(part.name) for part in (recipe.weighting, recipe) if part is not None]
         papers = ", ".join(part.paper for part in parts if part.paper)
         description = "; then ".join(part.summary for part in parts)
-        rows.append([name, "; ".join([description, *_settings(recipe)]), usage(recipe), papers])
+        labels = [f"called {join(other_labels()[name])} in some tables"] if name in other_labels() else []
+        rows.append([name, "; ".join([description, *_settings(recipe), *labels]), usage(recipe), papers])
     return PrintedTable(["method", "description", "code", "paper"], rows, "Methods")
 
 

@@ -182,5 +182,20 @@ def recipes() -> dict[str, Recipe]:
 
 
 @cache
+def other_labels() -> dict[str, tuple[str, ...]]:
+    """Return the labels of each method in tables of studies that differ from its name in more than spelling."""
+    found: dict[str, dict[str, str]] = {}
+    for study in STUDIES.values():
+        for label, name in method_labels(study).items():
+            if _letters(label) != _letters(name):
+                found.setdefault(name, {}).setdefault(_letters(label), label)
+    return {name: tuple(labels.values()) for name, labels in found.items()}
+
+
+def _letters(label: str) -> str:
+    return "".join(filter(str.isalnum, label.casefold()))
+
+
+@cache
 def _variant_names() -> dict[tuple[str, object], str]:
     return {(recipe.name, recipe.options): label for label, recipe in PINN_METHODS.items() if not recipe.weighting}
