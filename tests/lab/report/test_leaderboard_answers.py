@@ -1,0 +1,119 @@
+"""The answers of the leaderboard follow from its numbers, and name methods by code that builds them."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+from helpers.study_scores import SEEDS, noisy_errors, study_frame, table_score
+
+import counterpoise as cp
+from counterpoise.lab.metrics.dense import PAPER_DELTA
+from counterpoise.lab.report.leaderboard import WorldStandings, leaderboard
+from counterpoise.lab.report.leaderboard_cost import step_costs
+from counterpoise.lab.report.leaderboard_page import head_to_head_table
+from counterpoise.lab.report.leaderboard_text import answers, pinn_methods, pinn_steps, usage, worse_problems
+from counterpoise.lab.report.leaderboard_worlds import recipes
+from counterpoise.lab.studies import STUDIES
+
+
+def test_answers_follow_the_numbers(board: dict[str, WorldStandings], physics: WorldStandings) -> None:
+    costs = step_costs({})
+    units, pinn, similar, against = answers([*board.values(), physics], costs)
+    assert (units.short, units.code) == ("BPGS.", ("cp.BPGS(tasks)",))
+    assert units.text.startswith("One backward pass. It does not score detectably lower than the hand-tuned sum")
+    assert "the plain sum: −50.0 %)." in units.text
+    assert "Do not use BPGS if a loss can be driven to zero: it fails on physics-informed networks." in units.text
+    assert pinn.short == "LRA, or DCGD (one backward pass per loss)."
+    assert pinn.code == ('cp.LRA(tasks, reference="residual")', 'cp.DCGD(tasks, residual="residual")')
+    assert pinn.text.startswith("Against the plain sum, LRA: error 10 × lower; DCGD: error 20 × lower.")
+    assert pinn_steps(physics.world) in physics.world.situation
+    assert "Avoid BPGS on losses: errors more than 5 times those of the plain sum" in pinn.text
+    assert similar.short == "The plain sum."
+    assert similar.text.startswith("Of 2 methods, only BPGS (+9.9 %) and")
+    assert (against.question, against.short) == ("Does BPGS beat Kendall?", "Yes in 2 of 2 worlds.")
+    assert against.text.startswith("Better on Tables (")
+    worse = study_frame(
+        "tabular", {"Static": 0, "BPGS": 0}, lambda m, c, s: table_score("Static", c, s) - (m == "BPGS") / 9
+    )
+    found = answers(leaderboard({"tabular": worse}), costs)
+    assert [answer.short for answer in found[:2]] == ["Weights that undo the units, set by hand.", "The plain sum."]
+    assert "No method reaches the hand-tuned sum" in found[0].text
+    assert "BPGS scores detectably lower" in found[1].text
+
+
+def test_methods_for_pinns_are_chosen_by_mean_rank_over_the_equations() -> None:
+    """On Burgers, LRA is worse than the plain sum, and on Helmholtz CAGrad has lower errors than Nash-MTL."""
+    errors = {
+        "pinn-helmholtz": {"Sum": 0.1, "LRA": 0.01, "GradNorm": 0.02, "CAGrad": 0.004, "Nash-MTL": 0.005},
+        "pinn-burgers": {"Sum": 0.1, "LRA": 0.15, "GradNorm": 0.2, "CAGrad": 0.3, "Nash-MTL": 0.05},
+        "pinn-klein-gordon": {"Sum": 0.1, "LRA": 0.01, "GradNorm": 0.02, "CAGrad": 0.006, "Nash-MTL": 0.005},
+    }
+    costs = step_costs({})
+    (standings,) = leaderboard({name: noisy_errors(name, found) for name, found in errors.items()})
+    assert [s.method for s in pinn_methods(standings, costs)] == ["LRA", "Nash-MTL"]
+    assert list(worse_problems(standings, "LRA")) == ["Burgers equation"]
+    assert not worse_problems(standings, "Nash-MTL")
+    (pinn, *_) = answers([standings], costs)
+    assert pinn.short == "Nash-MTL (one backward pass per loss), or LRA.", "the better one comes first"
+    assert "Nash-MTL against LRA: error 2.3 × lower [" in pinn.text
+    assert "Burgers equation: LRA is worse than the plain sum, error 50 % higher [" in pinn.text
+    slow = errors["pinn-helmholtz"] | {"Nash-MTL": 0.05, "CAGrad": 0.05}
+    (standings,) = leaderboard({"pinn-helmholtz": noisy_errors("pinn-helmholtz", slow)})
+    assert [s.method for s in pinn_methods(standings, costs)] == ["LRA"], "the others are shown to be worse"
+
+
+def test_methods_that_are_worse_in_no_world_are_recommended_where_the_case_is_unknown() -> None:
+    """BPGS is worse than the plain sum in physics, Nash-MTL has the best rank, and PCGrad was run in two worlds."""
+    scores = {"Static": 0.5, "Gradient normalisation": 0.6, "Nash-MTL": 0.7, "BPGS": 0.65, "PCGrad": 0.4}
+    names = {"Static": "static", "Gradient normalisation": "grad-normalise", "Nash-MTL": "nash-mtl", "BPGS": "BPGS"}
+    errors = {"Sum": 0.1, "Gradient normalisation": 0.05, "Nash-MTL": 0.01, "BPGS": 0.9}
+
+    def noisy(study: str, values: dict[str, float], seeds: Sequence[int]) -> pd.DataFrame:
+        return study_frame(study, values, lambda m, c, s: score(m, c, values[m]) * (1 + values[m] * s / 999), seeds)
+
+    def score(method: str, condition: str, value: float) -> float:
+        return 0.4 if (method, condition) == ("Gradient normalisation", "enb") else value
+
+    frames = {
+        "tabular": noisy("tabular", scores, SEEDS),
+        "beyond-rescaling": noisy("beyond-rescaling", {n: scores[m] for m, n in names.items()}, range(42, 49)),
+        "pinn-helmholtz": noisy_errors("pinn-helmholtz", errors),
+    }
+    board, costs = leaderboard(frames), step_costs({})
+    assert len(board) == 4
+    answer = next(a for a in answers(board, costs) if a.question == "I do not know which applies.")
+    assert answer.short == "Nash-MTL (one backward pass per loss), or Gradient normalisation."
+    assert answer.code == ("cp.NashMTL(tasks)", "cp.GradNormalise(tasks)")
+    assert answer.text.startswith(
+        "3 methods were run in at least 3 of 4 worlds. In no world are these detectably worse"
+    )
+    # The errors of Gradient normalisation are half of those of the sum at each seed, so that there is no interval.
+    assert "rank: Nash-MTL (better in 4 of 4) and Gradient normalisation (better in 3 of 4)." in answer.text
+    assert "Worse in some worlds: BPGS (Physics)." in answer.text
+    assert "On single problems Gradient normalisation is worse: enb of Tables (−" in answer.text
+    assert "in some steps one per loss" in answer.text
+    assert not any("know" in a.question for a in answers(board[:3], costs)), "three worlds are too few"
+
+
+def test_comparison_with_unequal_settings_says_so() -> None:
+    study, scores = STUDIES["nyuv2"], {"Static": 1.0, "Kendall": 0.9, "BPGS": 0.8}
+    condition = next(c.key for c in study.conditions if not c.options)
+    rows = [
+        {"method": m, "condition": condition, "seed": s} | dict.fromkeys(PAPER_DELTA, score * (1 + score * s / 50))
+        for m, score in scores.items()
+        for s in range(3)
+    ]
+    (standings,) = leaderboard({"nyuv2": pd.DataFrame(rows)})
+    (against,) = answers([standings], step_costs({}))
+    assert "unequal clips)" in against.text
+    table = head_to_head_table([standings], "BPGS", "Kendall")
+    assert table
+    assert table.rows[0][-2:] == ["3", "unequal clips"]
+
+
+def test_usage_is_code_that_builds_the_method() -> None:
+    for name, recipe in recipes().items():
+        code = usage(recipe)
+        if code:
+            assert isinstance(eval(code, {"cp": cp, "tasks": ["residual", "boundary"]}), cp.Balancer), name
+    assert usage(recipes()["LRA (mean/mean)"]) == 'cp.LRA(tasks, reference="residual", form="mean-mean")'
+    assert usage(recipes()["BPGS + CAGrad"]).endswith("weighting=cp.BPGS(tasks))")
