@@ -33,6 +33,8 @@ MAY_SKIP = {
     "tests/lab/models/test_qm9.py": "needs torch-geometric",
     "tests/lab/report/test_html.py": "needs Chromium",
     "tests/lab/report/test_latex.py": "needs LaTeX",
+    "tests/lab/report/test_leaderboard_page.py": "needs Chromium",
+    "tests/lab/report/test_opening.py": "needs Chromium",
     "tests/lab/test_loggers.py": "needs MLflow",
     "tests/test_options_on_cuda.py": "needs a CUDA device",
     "tests/weighting/test_compile.py": "needs a C++ compiler",
