@@ -38,7 +38,6 @@ from recorded_leaderboard import (
 from counterpoise.lab.report.leaderboard import Standing, WorldStandings
 from counterpoise.lab.report.leaderboard_page import how_compared, with_checks, world_table
 from counterpoise.lab.report.leaderboard_text import (
-    EACH,
     OVERVIEW,
     Answer,
     answers,
@@ -317,10 +316,10 @@ def which_method(prefix: str = "") -> str:
     )
     similar = f"on {len(tables.problems)} tables only {only} is shown to score higher; BPGS: {short['tables']('BPGS')}"
     exceptions = ""
-    for method in (option.removesuffix(f" ({EACH})") for option in unknown_case().short.rstrip(".").split(", or ")):
+    for method in unknown_case().methods:
         single = join(single_exceptions(list(recorded_board().values()), method), "and")
         exceptions += f"; on single problems, {method} is worse: {single}" if single else ""
-    assert [code.partition("(")[0] for code in unknown_case().code] == ["cp.NashMTL", "cp.GradNormalise"]
+    assert unknown_case().methods == ("Nash-MTL", "Gradient normalisation")
     scale = "are supervised losses of different or unknown scale, none of which can reach zero"
     same = "the same, and one backward pass per task is affordable"
     rows = (

@@ -83,6 +83,7 @@ def test_methods_that_are_worse_in_no_world_are_recommended_where_the_case_is_un
     answer = next(a for a in answers(board, costs) if a.question == "I do not know which applies.")
     assert answer.short == "Nash-MTL (one backward pass per loss), or Gradient normalisation."
     assert answer.code == ("cp.NashMTL(tasks)", "cp.GradNormalise(tasks)")
+    assert answer.methods == ("Nash-MTL", "Gradient normalisation")
     assert answer.text.startswith(
         "3 methods were run in at least 3 of 4 worlds. In no world are these detectably worse"
     )

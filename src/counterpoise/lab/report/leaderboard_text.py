@@ -29,13 +29,18 @@ RESIDUAL = {"lra": "reference", "dcgd": "residual"}
 
 @dataclass(frozen=True)
 class Answer:
-    """A question, its answer in a few words and in full, the anchor of the numbers, and how to write the methods."""
+    """A question, its answer in a few words and in full, the anchor of the numbers, and the methods it recommends."""
 
     question: str
     short: str
     text: str
     anchor: str
-    code: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """How to build the methods."""
+        return tuple(filter(None, (usage(recipes()[method]) for method in self.methods)))
 
 
 def format_estimate(world: World, estimate: Estimate | None) -> str:
@@ -116,10 +121,6 @@ def usage(recipe: Recipe) -> str:
     return f"cp.{cp.describe(recipe.name).build.__name__}({', '.join(arguments)})"
 
 
-def _codes(standings: Sequence[Standing]) -> tuple[str, ...]:
-    return tuple(filter(None, (usage(recipes()[standing.method]) for standing in standings)))
-
-
 def _different_units(standings: WorldStandings, costs: Mapping[str, Cost], physics: WorldStandings | None) -> Answer:
     question, world, plain = "My losses have different units.", standings.world, standings.find(PLAIN_SUM)
     as_good = [s for s in _others(standings) if s.against_tuned and verdict(world, s.against_tuned) >= 0]
@@ -148,7 +149,7 @@ def _different_units(standings: WorldStandings, costs: Mapping[str, Cost], physi
             f"Do not use {join(failing)} if a loss can be driven to zero: {'they fail' if failing[1:] else 'it fails'} "
             f"on physics-informed networks. "
         )
-    return Answer(question, f"{join(names)}.", text + _evidence(standings), anchor, _codes(chosen))
+    return Answer(question, f"{join(names)}.", text + _evidence(standings), anchor, tuple(names))
 
 
 def _passes(names: Sequence[str], costs: Mapping[str, Cost]) -> str:
@@ -184,7 +185,7 @@ def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
         text += f"Avoid {join(collapsed, 'and')}: errors more than {1 / COLLAPSE:.0f} times those of the plain sum. "
     text += _evidence(standings)
     short = f"{', or '.join(_with_passes(name, costs) for name in names)}."
-    return Answer("I train a physics-informed network.", short, text, f"table-{world.name}", _codes(chosen))
+    return Answer("I train a physics-informed network.", short, text, f"table-{world.name}", tuple(names))
 
 
 def _with_passes(method: str, costs: Mapping[str, Cost]) -> str:
@@ -253,8 +254,8 @@ def _similar_scales(standings: WorldStandings, costs: Mapping[str, Cost]) -> Ans
     text += f". {_evidence(standings)}"
     expensive = [s for s in better if costs[s.method].passes == "each"][:1]
     short = f"The plain sum{''.join(f', or {s.method} ({EACH})' for s in expensive)}."
-    codes = ("cp.Static(tasks)", *_codes(expensive))
-    return Answer("My losses have similar scales.", short, text, f"table-{world.name}", codes)
+    methods = (PLAIN_SUM, *(s.method for s in expensive))
+    return Answer("My losses have similar scales.", short, text, f"table-{world.name}", methods)
 
 
 def _unknown_case(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> list[Answer]:
@@ -288,9 +289,8 @@ def _unknown_case(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) ->
     if costs[cheap].passes == "some":
         text += f"{cheap} needs one backward pass, and in some steps one per loss. "
     text += "Give a term that can vanish, such as a KL term, a fixed weight instead."
-    codes = tuple(filter(None, (usage(recipes()[method]) for method in chosen)))
     short = f"{', or '.join(_with_passes(method, costs) for method in chosen)}."
-    return [Answer("I do not know which applies.", short, text, OVERVIEW, codes)]
+    return [Answer("I do not know which applies.", short, text, OVERVIEW, tuple(chosen))]
 
 
 def _head_to_head(board: Sequence[WorldStandings], method: str, other: str) -> list[Answer]:
