@@ -35,6 +35,7 @@ bench: .venv/ready  ## run every benchmark that needs no data and write the tabl
 	$(BIN)/python benchmarks/gradient_scale.py
 	$(BIN)/python benchmarks/gradient_space.py
 	$(BIN)/python benchmarks/gram_solvers_peer.py
+	$(BIN)/python benchmarks/supports.py
 	$(BIN)/python benchmarks/passes.py
 	$(BIN)/python benchmarks/transformer.py
 	$(BIN)/python benchmarks/stacked.py

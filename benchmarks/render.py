@@ -64,6 +64,11 @@ def solver_cell(row: dict[str, Any]) -> str:
     return f"{row['us']:.0f} µs, {row['faster']:.1f} ×{batch}"
 
 
+def support_cell(row: dict[str, Any]) -> str:
+    """Return the time of all supports, and that of rounds relative to it."""
+    return f"{row['all supports']:.0f} µs, {row['rounds'] / row['all supports']:.1f} ×"
+
+
 def steps() -> str:
     """Return the table of training steps: ratios to a plain step, for our modes and torchjd's best one."""
     content = load("gradient_space_steps")
@@ -295,6 +300,7 @@ def main() -> None:
         "steps": steps(),
         "device steps": device_steps(),
         "peers": methods_by_tasks("gram_solvers_peer", lambda row: f"{row['us']:.0f} µs, {row['faster']:.1f} ×"),
+        "supports": methods_by_tasks("supports_cuda", support_cell),
         "gradient scale": gradient_scale(),
         "checks": methods_by_tasks("checks_cpu", lambda row: f"{100 * (row['ratio'] - 1):+.1f} %"),
         "forms": methods_by_tasks("loss_space_forms_cpu", lambda row: f"{row['dictionary']:.2f} ×"),
