@@ -41,6 +41,7 @@ from counterpoise.lab.studies.qm9 import (
     FURTHER,
     FURTHER_METHODS,
     GRADIENT_SPACE,
+    KENDALL_SEEDS,
     MAIN,
     MAIN_METHODS,
     METHODS,
@@ -248,15 +249,18 @@ def _number(value: float | None) -> str:
 
 def selections(study: Study, device: str, epochs: int | None = None, largest: int = LARGEST) -> list[Selection]:
     """Return the runs of the study, the most important first: one seed after another, then methods at one seed."""
-    once = (
-        (FURTHER, FURTHER_METHODS),
-        (RERUN, COMPARED),
-        (SANITISED, COMPARED),
-        (RAW, COMPARED),
-        (FURTHER, GRADIENT_SPACE),  # twice the time of the others
+    first = study.seeds[:1]
+    parts = (
+        (MAIN, MAIN_METHODS, study.seeds),
+        (FURTHER, FURTHER_METHODS, first),
+        (RERUN, COMPARED, first),
+        (MAIN, ("Kendall",), KENDALL_SEEDS),
+        (SANITISED, COMPARED, first),
+        (RAW, COMPARED, first),
+        (FURTHER, GRADIENT_SPACE, first),  # twice the time of the others
     )
     found = []
-    for condition, methods, seeds in [(MAIN, MAIN_METHODS, study.seeds), *((*each, study.seeds[:1]) for each in once)]:
+    for condition, methods, seeds in parts:
         cells = select_runs(study, seeds=seeds, epochs=epochs, device=device, methods=methods, conditions=[condition])
         found.append(Selection(study, tuple(sorted(cells, key=lambda cell: cell.run.seed)), largest))
     return found

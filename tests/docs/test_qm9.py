@@ -13,7 +13,7 @@ from counterpoise.lab.engine import Store
 from counterpoise.lab.engine.archive import pack
 from counterpoise.lab.report.figures.qm9 import curves_and_errors
 from counterpoise.lab.report.figures.spec import Line, Points
-from counterpoise.lab.studies.qm9 import CHANGE, STUDY
+from counterpoise.lab.studies.qm9 import CHANGE, KENDALL_SEEDS, STUDY
 
 CHANGES = {"Sum": 180.0, "SI": 70.0, "Kendall": 100.0, "FAMO": 60.0, "BPGS": 50.0, "RLW": 210.0}
 
@@ -105,6 +105,24 @@ def test_other_set_ups_are_compared_at_one_seed(script: Any, archive: Path, tmp_
     assert rows == ["| Kendall | 99.0 | 50.0 | 58.4 |", "| Sum | 179.0 | 90.0 | 179.8 |"]
     reading = " ".join(reading.split())
     assert "is lower there, by 49.0 (Kendall) to 89.0 points (Sum), and the order of the methods is the same" in reading
+
+
+def test_kendall_at_further_seeds_has_a_sentence_and_leaves_the_tables_as_they_are(
+    script: Any, archive: Path, tmp_path: Path
+) -> None:
+    assert script.kendall_reading(script.Recorded(archive).kendall) == ""
+    store = Store(tmp_path / "more")
+    for cell in STUDY.grid(device="cuda", seeds=KENDALL_SEEDS[:2]):
+        if cell.condition.key == "main" and cell.method == "Kendall":
+            store.finish(cell.run, *fake_result(89.0 if cell.run.seed == KENDALL_SEEDS[0] else 70.0))
+    pack(store.root, tmp_path / "more.jsonl.xz")
+    recorded = script.Recorded(archive, tmp_path / "more.jsonl.xz")
+    assert len(recorded.main()["Kendall"]) == len(STUDY.seeds)
+    text = " ".join(script.kendall_reading(recorded.kendall).split())
+    assert "was run at 2 further seeds (45 to 46)" in text
+    assert "Over all 5 seeds, Δm is 91.8 ± 13.1 %, between 70.0 and 101.0 %" in text
+    # 100 ± 1 and 89 have means above 91.8, 70 lowers every set below it
+    assert "Of the 10 sets of three of them, 4 have a mean of at least 91.8 %" in text
 
 
 def test_pairs_of_runs_are_compared_by_when_their_rate_fell(script: Any, tmp_path: Path) -> None:

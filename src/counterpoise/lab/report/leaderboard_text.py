@@ -351,7 +351,7 @@ def _cost(board: Sequence[WorldStandings], costs: Mapping[str, Cost], method: st
     if whole is not None:
         text = (
             f"With three tasks of a SegNet, a step takes {whole:.2f} × as long as a plain step, or {features:.2f} × if "
-            f"gradients are compared at the input of the heads (features=). Except on QM9, the runs on this page "
+            f"gradients are compared at the input of the heads (features=). Except on QM9, the recorded runs "
             f"compare them on all shared parameters."
         )
     anchor = COST_FIGURE if whole is None else STEP_TIMES
