@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from counterpoise.lab.report.html_sections import (
 from counterpoise.lab.report.leaderboard_page import LeaderboardSection, WorldCard, WorldTable
 from counterpoise.lab.report.pdf import render_pdf, write_pdf
 from counterpoise.lab.report.pdf_document import LANDSCAPE, PORTRAIT, WIDTHS
-from counterpoise.lab.report.pdf_tables import score_tables
+from counterpoise.lab.report.pdf_tables import SIZES, score_tables, table_layout
 from counterpoise.lab.report.pdf_text import REGULAR, SYMBOLS, markup
 from counterpoise.lab.report.ranks import PrintedTable
 from counterpoise.lab.report.run_collection import CollectedRuns, Problem
@@ -134,6 +135,18 @@ def render(page: Page, folder: Path, collected: CollectedRuns | None = None) -> 
     return list(PdfReader(io.BytesIO(content)).pages)
 
 
+def test_contents_are_two_columns_with_the_page_of_each_section(tmp_path: Path) -> None:
+    sections = [replace(make_section([]), study=f"s{i}", anchor=f"s{i}", title=f"Study {i}") for i in range(1, 39)]
+    pages = render(Page(sections), tmp_path)
+    entries = re.findall(r"\. (\d+)\s+(\d+) Study (\d+)", pages[0].extract_text())
+    numbers = [int(number) for _, number, _ in entries]
+    assert sorted(numbers) == list(range(1, 39))
+    assert numbers[:4] == [1, 21, 2, 22]  # side by side
+    for page, number, study in entries:
+        assert number == study
+        assert re.search(rf"{number}\s+Study {study}\n", pages[int(page) - 1].extract_text())
+
+
 @pytest.mark.parametrize(
     ("columns", "expected", "turned"), [(4, [4], False), (7, [7], False), (11, [11], True), (40, [8] * 5, False)]
 )
@@ -145,6 +158,14 @@ def test_wide_tables_are_scaled_turned_or_split(columns: int, expected: list[int
     for part in parts:
         width, _ = part.wrap(0, 0)
         assert width <= WIDTHS[LANDSCAPE if turned else PORTRAIT]
+
+
+def test_long_texts_are_wrapped_before_the_page_is_turned() -> None:
+    table = make_table(3, 5, text="one backward pass, and one per loss in some steps")
+    assert table_layout(table, SIZES[-1]).total > WIDTHS[PORTRAIT]
+    (part,), turned = score_tables(table, WIDTHS[PORTRAIT], WIDTHS[LANDSCAPE])
+    assert not turned
+    assert part.wrap(0, 0)[0] <= WIDTHS[PORTRAIT]
 
 
 def test_a_single_wide_column_is_not_split() -> None:

@@ -2,11 +2,12 @@
 
 import io
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 from reportlab import rl_config
 from reportlab.lib.pagesizes import A4
-from reportlab.platypus import BaseDocTemplate, Flowable, Frame, PageTemplate, Paragraph, TableStyle
+from reportlab.platypus import BaseDocTemplate, Flowable, Frame, PageTemplate, Paragraph, Table, TableStyle
 from reportlab.platypus.tableofcontents import TableOfContents
 
 from .pdf_text import CONTENTS, GREY, REGULAR, SECTION, SUBSECTION, markup, register_fonts, text_width
@@ -17,6 +18,7 @@ WIDTHS = {PORTRAIT: A4[0] - 2 * MARGIN, LANDSCAPE: A4[1] - 2 * MARGIN}
 """Widths of the text in points."""
 HEIGHT = A4[1] - TOP - BOTTOM
 """Height of the text on a page in portrait format."""
+COLUMN_GAP = 18.0  # between the columns of the contents
 
 
 class Heading(Paragraph):  # type: ignore[misc]
@@ -89,16 +91,30 @@ def _shorten(text: str, width: float) -> str:
     return f"{text.rstrip()}…"
 
 
-def contents_table() -> TableOfContents:
-    """Return the table of contents, which fills itself while the document is built."""
-    tight = [(f"{side}PADDING", (0, 0), (-1, -1), 0) for side in ("LEFT", "RIGHT", "TOP", "BOTTOM")]
-    return TableOfContents(levelStyles=[CONTENTS], tableStyle=TableStyle(tight), dotsMinLevel=0)
+class Contents(TableOfContents):  # type: ignore[misc]
+    """The table of contents in two columns, which fills itself while the document is built."""
+
+    def __init__(self) -> None:
+        tight = [(f"{side}PADDING", (0, 0), (-1, -1), 0) for side in ("LEFT", "RIGHT", "TOP", "BOTTOM")]
+        style = TableStyle([*tight, ("VALIGN", (0, 0), (-1, -1), "TOP")])
+        super().__init__(levelStyles=[CONTENTS], tableStyle=style, dotsMinLevel=0)
+
+    def wrap(self, width: float, height: float) -> tuple[float, float]:
+        column = (width - COLUMN_GAP) / 2
+        super().wrap(column, height)
+        inner: Table = self._table  # type: ignore[has-type]
+        entries = [entry for (entry,) in inner._cellvalues]
+        half = -(-len(entries) // 2)
+        rows = [[left, "", right] for left, right in zip_longest(entries[:half], entries[half:], fillvalue="")]
+        self._table = Table(rows, (column, COLUMN_GAP, column), style=self.tableStyle)
+        self.width, self.height = self._table.wrapOn(self.canv, width, height)
+        return self.width, self.height
 
 
 def build_document(title: str, story: Sequence[Flowable]) -> bytes:
     """Lay out all pages, twice, because the contents need the page of each section."""
     headings = [part for part in story if isinstance(part, Heading) and part.level == 0]
-    for contents in (part for part in story if isinstance(part, TableOfContents)):
+    for contents in (part for part in story if isinstance(part, Contents)):
         for heading in headings:  # the contents have their final length from the start, which saves a third time
             contents.addEntry(0, markup(heading.text), 0, heading.anchor)
     file = io.BytesIO()

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from reportlab.lib.enums import TA_LEFT
-from reportlab.platypus import Flowable, Paragraph, Spacer
+from reportlab.platypus import Flowable, Paragraph
 
 import counterpoise as cp
 
@@ -19,7 +19,7 @@ from .html_sections import StudySection, printed_table
 from .leaderboard_page import LeaderboardSection
 from .leaderboard_text import join
 from .ledger import Verdict
-from .pdf_document import PORTRAIT, WIDTHS, contents_table
+from .pdf_document import PORTRAIT, WIDTHS, Contents
 from .pdf_figures import figure_content, prediction_table, reflow
 from .pdf_story import Story
 from .pdf_tables import PADDING, ruled_table
@@ -71,14 +71,14 @@ def add_title(story: Story, title: str, page: Page, collected: CollectedRuns) ->
     """Add the title, what was reported, the abstract, and the contents."""
     studies = len(page.sections)
     runs = sum(section.count for section in page.sections)
-    story.add(Spacer(0, 8), Paragraph(markup(title, BOLD).replace(": ", ":<br/>"), TITLE))
+    story.add(Paragraph(markup(title, BOLD).replace(": ", ":<br/>"), TITLE))
     noun = "study" if studies == 1 else "studies"
     story.add(paragraph(f"{runs:,} recorded runs in {studies} {noun}", BYLINE))
     story.add(paragraph(provenance_line(collected), BYLINE))
     story.add(paragraph("Abstract", ABSTRACT_TITLE))
     for text in abstract(page):
         story.add(Paragraph(text, ABSTRACT))
-    story.add(paragraph("Contents", CONTENTS_TITLE), contents_table())
+    story.add(paragraph("Contents", CONTENTS_TITLE), Contents())
 
 
 def provenance_line(collected: CollectedRuns) -> str:

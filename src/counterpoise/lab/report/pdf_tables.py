@@ -17,7 +17,7 @@ SIZES = (9.0, 8.5, 8.0, 7.5, 7.0)
 PAPER_SIZE = 0.86  # of the paper's values, relative to ours
 PADDING = 4.0  # on both sides of a column
 MAX_NAME, MAX_HEAD = 19.0, 10.0  # widths in units of the type size; longer texts are wrapped
-MAX_TEXT, MAX_WIDE_TEXT = 13.0, 22.0
+MAX_NARROW_TEXT, MAX_TEXT, MAX_WIDE_TEXT = 9.0, 13.0, 22.0
 TEXT_LETTERS = 16  # a column with a cell of more letters holds text
 DIFFERS = "≠ "
 
@@ -47,6 +47,7 @@ def score_tables(table: HtmlTable, portrait: float, landscape: float) -> tuple[l
     """
     layouts = [table_layout(table, size, MAX_WIDE_TEXT) for size in SIZES[:3]]
     layouts += [table_layout(table, size) for size in SIZES]
+    layouts += [table_layout(table, size, MAX_NARROW_TEXT) for size in SIZES]
     for available, turned in ((portrait, False), (landscape, True)):
         fitting = next((layout for layout in layouts if layout.total <= available), None)
         if fitting is not None:
