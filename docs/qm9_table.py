@@ -276,8 +276,8 @@ def rerun_reading(recorded: Recorded, changes: pd.DataFrame) -> str:
         f"The set-up of NTKMTL has batches of 60 molecules, which doubles the number of steps, and a patience of ten "
         f"epochs. {lower}, by {gains.iloc[0]:.1f} ({gains.index[0]}) to {gains.iloc[-1]:.1f} points "
         f"({gains.index[-1]}), and the order of the methods is {'the same' if same else 'different'}. The learning "
-        f"rate falls below {HALF_RATE} after {between(ends[RERUN])} epochs, and after {between(ends[MAIN])} in the "
-        f"set-up above. At the end it is at most {last[RERUN].max():.6f}, and at most {last[MAIN].max():.6f} above."
+        f"rate falls below {HALF_RATE} after {between(ends[RERUN])} epochs, compared with {between(ends[MAIN])} in the "
+        f"set-up above, and ends at no more than {last[RERUN].max():.6f}, compared with {last[MAIN].max():.6f}."
     )
 
 
@@ -314,7 +314,7 @@ def describe(judgement: Judgement) -> str:
     interval = f"95 % interval {found.low:.1f} to {found.high:.1f}"
     if judgement.claim.text.startswith(tuple(f"{method}: " for method in PUBLISHED)):
         return f"{found.verdict}, ours is {found.ours:.1f} % ({interval})"
-    return f"{found.verdict}, the difference is {found.ours:.1f} ({interval})"
+    return f"{found.verdict}, the difference is {found.ours:.1f} ({interval})".replace("-", "−")
 
 
 def section(archive: Path = ARCHIVE) -> str:
