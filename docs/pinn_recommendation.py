@@ -13,6 +13,7 @@ from counterpoise.lab.report.leaderboard_text import (
     pinn_methods,
     pinn_steps,
     usage,
+    verdict,
     worse_problems,
 )
 from counterpoise.lab.report.leaderboard_worlds import recipes
@@ -59,12 +60,14 @@ def short_training() -> str:
 
 def pinn_row() -> tuple[str, str, str]:
     """Return the recommendation for physics-informed networks: the losses, the methods, and the numbers."""
-    standings, methods = recorded_board()["physics"], [s.method for s in chosen()]
-    first, *rest = (f"`{usage(recipes()[method])}`".replace("tasks", "…") for method in methods)
-    use = "; ".join([first, *(f"with one backward pass per loss {code}" for code in rest)])
+    standings, (cheap, *rest) = recorded_board()["physics"], [s.method for s in chosen()]
+    better = [method for method in rest if verdict(standings.world, standings.compare(method, cheap)) > 0]
+    methods = list(dict.fromkeys([*better, cheap, *rest]))
+    code = {method: f"`{usage(recipes()[method])}`".replace("tasks", "…") for method in methods}
+    use = "; ".join(f"{code[method]}{' with one backward pass per loss' * (method in rest)}" for method in methods)
     gains = [f"{method}: {without_interval(method)}" for method in (*methods, "BPGS")]
     why = f"{', '.join(gains)} over {len(standings.problems)} equations ({len(standings.seeds)} seeds)"
-    notes = [*exceptions(), f"{methods[0]} needs more steps than LRA"]
+    notes = [*exceptions(), f"{cheap} needs more steps than LRA"]
     return "are the residual and boundary terms of a PINN", use, "; ".join([why, *notes])
 
 

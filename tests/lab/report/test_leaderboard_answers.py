@@ -6,6 +6,7 @@ import pandas as pd
 from helpers.study_scores import SEEDS, noisy_errors, study_frame, table_score
 
 import counterpoise as cp
+from counterpoise.lab.data.qm9 import TARGETS
 from counterpoise.lab.metrics.dense import PAPER_DELTA
 from counterpoise.lab.report.leaderboard import WorldStandings, leaderboard
 from counterpoise.lab.report.leaderboard_cost import step_costs
@@ -17,7 +18,7 @@ from counterpoise.lab.studies import STUDIES
 
 def test_answers_follow_the_numbers(board: dict[str, WorldStandings], physics: WorldStandings) -> None:
     costs = step_costs({})
-    units, pinn, similar, against = answers([*board.values(), physics], costs)
+    units, pinn, penalty, similar, against = answers([*board.values(), physics], costs)
     assert (units.short, units.code) == ("BPGS.", ("cp.BPGS(tasks)",))
     assert units.text.startswith("One backward pass. It does not score detectably lower than the hand-tuned sum")
     assert "the plain sum: −50.0 %)." in units.text
@@ -27,6 +28,7 @@ def test_answers_follow_the_numbers(board: dict[str, WorldStandings], physics: W
     assert pinn.text.startswith("Against the plain sum, LRA: error 10 × lower; DCGD: error 20 × lower.")
     assert pinn_steps(physics.world) in physics.world.situation
     assert "Avoid BPGS on losses: errors more than 5 times those of the plain sum" in pinn.text
+    assert (penalty.short, penalty.anchor) == ("A fixed weight for this term.", "")
     assert similar.short == "The plain sum."
     assert similar.text.startswith("Of 2 methods, only BPGS (+9.9 %) and")
     assert (against.question, against.short) == ("Does BPGS beat Kendall?", "Yes in 2 of 2 worlds.")
@@ -54,6 +56,7 @@ def test_methods_for_pinns_are_chosen_by_mean_rank_over_the_equations() -> None:
     assert not worse_problems(standings, "Nash-MTL")
     (pinn, *_) = answers([standings], costs)
     assert pinn.short == "Nash-MTL (one backward pass per loss), or LRA.", "the better one comes first"
+    assert "], from 2.0 × lower (Burgers equation) to 20 × lower (" in pinn.text
     assert "Nash-MTL against LRA: error 2.3 × lower [" in pinn.text
     assert "Burgers equation: LRA is worse than the plain sum, error 50 % higher [" in pinn.text
     slow = errors["pinn-helmholtz"] | {"Nash-MTL": 0.05, "CAGrad": 0.05}
@@ -93,6 +96,31 @@ def test_methods_that_are_worse_in_no_world_are_recommended_where_the_case_is_un
     assert "On single problems Gradient normalisation is worse: enb of Tables (−" in answer.text
     assert "in some steps one per loss" in answer.text
     assert not any("know" in a.question for a in answers(board[:3], costs)), "three worlds are too few"
+
+
+def test_methods_for_different_units_are_checked_on_qm9() -> None:
+    tables = study_frame(
+        "tabular", {"Static": 0, "FAMO": 0, "First loss": 0}, lambda m, c, s: table_score("BPGS", c, s)
+    )
+    errors = {"Sum": 1.0, "FAMO": 0.5, "First loss": 1.1}
+    rows = [
+        {"method": m, "condition": "main", "seed": s} | {f"mae_{t}": e * (1 + e * s / 99) for t in TARGETS}
+        for m, e in errors.items()
+        for s in (42, 43, 44)
+    ]
+    board = leaderboard({"tabular": tables, "qm9": pd.DataFrame(rows)})
+    units = answers(board, step_costs({}))[0]
+    assert "On QM9, where the targets are standardised, FAMO is better than the plain sum, and First loss is not." in (
+        units.text
+    )
+    assert "On QM9" not in answers(board[:2], step_costs({}))[0].text
+
+
+def test_cost_says_where_gradients_are_compared() -> None:
+    frames = {"pinn-helmholtz": noisy_errors("pinn-helmholtz", {"Sum": 0.1, "Nash-MTL": 0.01})}
+    cost = answers(leaderboard(frames), step_costs({}))[-1]
+    assert cost.question == "What does Nash-MTL cost?"
+    assert cost.text.endswith("The recorded runs compare them on all shared parameters.")
 
 
 def test_comparison_with_unequal_settings_says_so() -> None:

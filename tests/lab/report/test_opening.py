@@ -61,6 +61,10 @@ def test_search_tables_curves_and_downloads_work_by_keyboard(index: Path, open_p
     page.keyboard.type("no such method")
     assert page.inner_text("#found") == "Nothing found."
     page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.type(STUDIES["tabular"].title)
+    rows = page.locator("#table-tables tbody tr")
+    assert rows.count() == rows.locator("visible=true").count() > 1, "the title of a study shows its methods"
+    page.keyboard.press("ControlOrMeta+a")
     page.keyboard.press("Delete")
     assert not page.locator("#found").is_visible()
     assert page.locator("#leaderboard > .more[open]").count() == 0

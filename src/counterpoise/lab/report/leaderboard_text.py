@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import counterpoise as cp
@@ -34,13 +34,23 @@ class Answer:
     question: str
     short: str
     text: str
-    anchor: str
+    anchor: str = ""
     methods: tuple[str, ...] = ()
 
     @property
     def code(self) -> tuple[str, ...]:
         """How to build the methods."""
         return tuple(filter(None, (usage(recipes()[method]) for method in self.methods)))
+
+
+PENALTY = Answer(
+    "One loss is a KL term or another penalty.",
+    "A fixed weight for this term.",
+    "Methods that weight losses by their values or by gradient norms give a term that can vanish, such as the KL term "
+    "of a VAE or an entropy bonus, almost all of the weight or almost none. The other losses can be balanced: pass the "
+    'term as fixed={"kl": 0.01}. No study on this page has such a term; "Choosing a method" in the documentation has '
+    "an example.",
+)
 
 
 def format_estimate(world: World, estimate: Estimate | None) -> str:
@@ -93,9 +103,9 @@ def answers(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> list[
     physics = found.get("physics")
     written = []
     if "tables-rescaled" in found:
-        written.append(_different_units(found["tables-rescaled"], costs, physics))
+        written.append(_different_units(found["tables-rescaled"], costs, physics, found.get("molecules")))
     if physics:
-        written.append(_physics(physics, costs))
+        written += [_physics(physics, costs), PENALTY]
     if "tables" in found:
         written.append(_similar_scales(found["tables"], costs))
     written += _unknown_case(list(found.values()), costs)
@@ -121,7 +131,12 @@ def usage(recipe: Recipe) -> str:
     return f"cp.{cp.describe(recipe.name).build.__name__}({', '.join(arguments)})"
 
 
-def _different_units(standings: WorldStandings, costs: Mapping[str, Cost], physics: WorldStandings | None) -> Answer:
+def _different_units(
+    standings: WorldStandings,
+    costs: Mapping[str, Cost],
+    physics: WorldStandings | None,
+    molecules: WorldStandings | None,
+) -> Answer:
     question, world, plain = "My losses have different units.", standings.world, standings.find(PLAIN_SUM)
     as_good = [s for s in _others(standings) if s.against_tuned and verdict(world, s.against_tuned) >= 0]
     cheap = [s for s in as_good if costs[s.method].passes == "one"]
@@ -143,6 +158,7 @@ def _different_units(standings: WorldStandings, costs: Mapping[str, Cost], physi
     for standing in higher[:1]:
         compared = format_estimate(world, standings.compare(standing.method, names[0]))
         text += f"With more backward passes, {standing.method}: {compared} against {names[0]}. "
+    text += _on_molecules(molecules, names) if molecules else ""
     failing = [name for name in names if physics and name in collapsed_methods(physics)]
     if failing:
         text += (
@@ -150,6 +166,17 @@ def _different_units(standings: WorldStandings, costs: Mapping[str, Cost], physi
             f"on physics-informed networks. "
         )
     return Answer(question, f"{join(names)}.", text + _evidence(standings), anchor, tuple(names))
+
+
+def _on_molecules(molecules: WorldStandings, names: Sequence[str]) -> str:
+    """Say which of the methods are shown to be better than the plain sum on QM9."""
+    signs = {s.method: verdict(molecules.world, s.against_sum) for s in _others(molecules) if s.method in names}
+    better, others = ([name for name in names if name in signs and (signs[name] > 0) == side] for side in (True, False))
+    if not better:
+        return ""
+    text = f"On QM9, where the targets are standardised, {join(better, 'and')} {'are' if better[1:] else 'is'} better "
+    text += "than the plain sum"
+    return text + (f", and {join(others, 'and')} {'are' if others[1:] else 'is'} not. " if others else ". ")
 
 
 def _passes(names: Sequence[str], costs: Mapping[str, Cost]) -> str:
@@ -175,6 +202,7 @@ def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
             text = "These runs do not decide between the two. "
     names = [s.method for s in chosen]
     compared = [f"{s.method}: {format_estimate(world, s.against_sum)}" for s in chosen]
+    compared[0] += _range_of_problems(standings, names[0])
     text = f"Against the plain sum, {'; '.join(compared)}. {text}"
     for name in names:
         for problem, estimate in worse_problems(standings, name).items():
@@ -186,6 +214,19 @@ def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
     text += _evidence(standings)
     short = f"{', or '.join(_with_passes(name, costs) for name in names)}."
     return Answer("I train a physics-informed network.", short, text, f"table-{world.name}", tuple(names))
+
+
+def _range_of_problems(standings: WorldStandings, method: str) -> str:
+    """Return the comparisons of a method with the plain sum where its gain is lowest and highest."""
+    compared = {problem: standings.compare(method, problem=problem) for problem in standings.problems}
+    found = sorted((e.value, problem, e) for problem, e in compared.items() if e is not None)
+    if len(found) < 2:
+        return ""
+    low, high = (
+        f"{format_estimate(standings.world, replace(e, low=e.value, high=e.value)).removeprefix('error ')} ({problem})"
+        for _, problem, e in (found[0], found[-1])
+    )
+    return f", from {low} to {high}"
 
 
 def _with_passes(method: str, costs: Mapping[str, Cost]) -> str:
@@ -288,9 +329,10 @@ def _unknown_case(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) ->
         text += f"On single problems {method} is worse: {join(exceptions, 'and')}. " if exceptions else ""
     if costs[cheap].passes == "some":
         text += f"{cheap} needs one backward pass, and in some steps one per loss. "
-    text += "Give a term that can vanish, such as a KL term, a fixed weight instead."
+    one = [method for method in safe if costs[method].passes == "one"]
+    text += f"With one backward pass: {join(one)}." if one and cheap not in one else ""
     short = f"{', or '.join(_with_passes(method, costs) for method in chosen)}."
-    return [Answer("I do not know which applies.", short, text, OVERVIEW, tuple(chosen))]
+    return [Answer("I do not know which applies.", short, text.strip(), OVERVIEW, tuple(chosen))]
 
 
 def _head_to_head(board: Sequence[WorldStandings], method: str, other: str) -> list[Answer]:
@@ -349,10 +391,12 @@ def _cost(board: Sequence[WorldStandings], costs: Mapping[str, Cost], method: st
     text = "With three losses, three backward passes instead of one." if costs[method].passes == "each" else ""
     whole, features = step_times().ratios.get(method, (None, None))
     if whole is not None:
+        molecules = any(s.world.name == "molecules" and s.find(method) for s in board)
+        at_features = "Except on QM9, t" if molecules else "T"
         text = (
             f"With three tasks of a SegNet, a step takes {whole:.2f} × as long as a plain step, or {features:.2f} × if "
-            f"gradients are compared at the input of the heads (features=). Except on QM9, the recorded runs "
-            f"compare them on all shared parameters."
+            f"gradients are compared at the input of the heads (features=). {at_features}he recorded runs compare them "
+            f"on all shared parameters."
         )
     anchor = COST_FIGURE if whole is None else STEP_TIMES
     return [Answer(f"What does {method} cost?", f"{cost[0].upper()}{cost[1:]} in each step.", text, anchor)]

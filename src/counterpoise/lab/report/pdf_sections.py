@@ -106,6 +106,7 @@ def abstract(page: Page) -> list[str]:
     found += [
         f"<b>{markup(answer.question)}</b> {markup(answer.short)} {markup(answer.text)}"
         for answer in page.leaderboard.answers
+        if answer.anchor  # of a table or figure with its numbers
     ]
     if page.rows:
         text = f"Of {len(page.rows)} claims, {count_verdicts(page.rows)}"

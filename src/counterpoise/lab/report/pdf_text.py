@@ -47,16 +47,16 @@ def paragraph_style(name: str, **options: Any) -> ParagraphStyle:
 
 BODY = paragraph_style("body", alignment=TA_JUSTIFY)
 ITEM = paragraph_style("item", leftIndent=12, bulletIndent=2, spaceAfter=2.5, fontSize=9.5, leading=11.8)
-TITLE = paragraph_style("title", fontName=BOLD, fontSize=18, leading=22, alignment=TA_CENTER, spaceAfter=8)
-BYLINE = paragraph_style("byline", alignment=TA_CENTER, fontSize=10, leading=13, spaceAfter=3)
+TITLE = paragraph_style("title", fontName=BOLD, fontSize=17, leading=20, alignment=TA_CENTER, spaceAfter=5)
+BYLINE = paragraph_style("byline", alignment=TA_CENTER, fontSize=10, leading=13, spaceAfter=1)
 ABSTRACT_TITLE = paragraph_style("abstract title", fontName=BOLD, alignment=TA_CENTER, spaceBefore=6, spaceAfter=3)
 ABSTRACT = paragraph_style(
     "abstract", alignment=TA_JUSTIFY, leftIndent=12, rightIndent=12, fontSize=9.2, leading=11, spaceAfter=3
 )
 SECTION = paragraph_style("section", fontName=BOLD, fontSize=13, leading=16, spaceBefore=16, spaceAfter=5)
 SUBSECTION = paragraph_style("subsection", fontName=BOLD, fontSize=10.5, leading=13, spaceBefore=9, spaceAfter=4)
-CONTENTS_TITLE = paragraph_style("contents title", fontName=BOLD, fontSize=11, leading=14, spaceBefore=6, spaceAfter=3)
-CONTENTS = paragraph_style("contents", fontSize=8.3, leading=9.8, spaceAfter=0, rightIndent=16)
+CONTENTS_TITLE = paragraph_style("contents title", fontName=BOLD, fontSize=11, leading=14, spaceBefore=4, spaceAfter=3)
+CONTENTS = paragraph_style("contents", fontSize=8.2, leading=9.3, spaceAfter=0, rightIndent=16)
 QUESTION = paragraph_style("question", fontName=ITALIC)
 FACTS = paragraph_style("facts", fontSize=9, leading=11, textColor=GREY)
 PICTURE_NAME = paragraph_style("picture name", fontSize=8, leading=9.5, spaceAfter=0)

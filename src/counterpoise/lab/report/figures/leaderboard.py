@@ -21,6 +21,7 @@ RECOMMENDED = ("BPGS (gradient)", "BPGS + CAGrad")
 MAX_METHODS = 24
 COLUMNS = 3
 LEAST_TIMES = 6
+LETTERS = 13.5  # of a name that fit between two costs
 """With fewer measured times, cost is the number of backward passes."""
 TICKS = ("1", "1, some per loss", "1 per loss")
 FACTORS = tuple(digit * 10.0**power for power in range(-4, 5) for digit in (1, 3))
@@ -146,27 +147,45 @@ def _frontier_panel(standings: WorldStandings, costs: Mapping[str, Cost]) -> Pan
         frontier_methods = [
             m for m in times if not any(times[o] < times[m] and heights[o] >= heights[m] for o in times)
         ]
-        marks += [_name(times[m], heights[m], m, span) for m in frontier_methods]
+        names, unit = {m: times[m] for m in frontier_methods}, (max(times.values()) - min(times.values())) / 2 or 1.0
     else:
         x_axis = Axis(
             "backward passes of a step", ticks=list(enumerate(TICKS)), limits=(-0.6, len(TICKS) - 0.4), grid=False
         )
+        names, unit = {}, 1.0
         for place, kind in enumerate(PASSES):
             group = [method for method in heights if costs[method].passes == kind]
             if group:
                 spread = np.linspace(-0.15, 0.15, len(group)) if len(group) > 1 else np.zeros(1)
                 marks.append(_named_points(dict(zip(group, place + spread, strict=True)), heights, standings))
-                best = max(group, key=lambda method: heights[method])
-                marks.append(_name(place, heights[best], best, span))
+                names[max(group, key=lambda method: heights[method])] = place
+    marks += _name_labels(names, heights, unit, span)
     y_ticks = [(np.log10(factor), f"{factor:g}") for factor in _tick_factors(10**low, 10**high)] if factors else None
-    y_axis = Axis(axis_label(world), ticks=y_ticks, limits=(low - 0.08 * span, high + 0.2 * span))
+    y_axis = Axis(axis_label(world), ticks=y_ticks, limits=(low - 0.08 * span, high + 0.24 * span))
     return Panel(marks, world.title, x_axis, y_axis)
 
 
-def _name(x: float, height: float, method: str, span: float) -> TextLabel:
-    """Return the name of a method above its point, and above the line of the plain sum if it would cross that."""
-    bottom, top = height + 0.06 * span, height + 0.14 * span
-    return TextLabel(x, 0.02 * span if bottom < 0.02 * span and top > 0 else bottom, method, "center", "bottom")
+def _name_labels(
+    places: Mapping[str, float], heights: Mapping[str, float], unit: float, span: float
+) -> list[TextLabel]:
+    """Return the names of methods above their points, where they cross neither the last name nor the plain sum.
+
+    Args:
+        places: The methods with their horizontal positions.
+        heights: The vertical positions of methods.
+        unit: Horizontal distance of about `LETTERS` letters.
+        span: Height of the panel.
+    """
+    labels: list[TextLabel] = []
+    for method, x in places.items():
+        bottom = heights[method] + 0.06 * span
+        if bottom < 0.02 * span < bottom + 0.1 * span:
+            bottom = 0.02 * span
+        last = labels[-1] if labels else None
+        if last and len(method) + len(last.text) > 2 * LETTERS * abs(x - last.x) / unit:
+            bottom = max(bottom, last.y + 0.1 * span) if bottom > last.y - 0.1 * span else bottom
+        labels.append(TextLabel(x, bottom, method, "center", "bottom"))
+    return labels
 
 
 def _named_points(places: Mapping[str, float], heights: Mapping[str, float], standings: WorldStandings) -> Points:

@@ -63,7 +63,7 @@ def _diagram(ranking: Ranking, height: float) -> Panel:
         marks.append(Line("", [value, value, edge], [0, depth, depth], line, width=1.1))
         text = f"{method}  {value:.2f}" if left else f"{value:.2f}  {method}"
         marks.append(TextLabel(edge, depth, text, "right" if left else "left", x_offset=-4 if left else 4))
-    margin = 0.34 * (count - 1)
+    margin = 0.56 * (count - 1)  # for the names
     across, down = Axis(limits=(1 - margin, count + margin)), Axis(limits=(height - 0.72, -0.72))
     return Panel(marks, "", across, down, hide_axes=True, relative_height=height)
 

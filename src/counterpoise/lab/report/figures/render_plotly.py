@@ -36,6 +36,7 @@ MARKERS = {
 DASHES = {"solid": "solid", "dashed": "dash", "dotted": "dot"}
 PIXELS_PER_INCH = 104  # larger than in print: a screen is read from farther away
 MIN_HEIGHT = 230  # pixels
+NAMED_AXIS_WIDTH = 740  # of a diagram with names on both sides, which are cut off if it is narrower
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def _common_range(panels: Sequence[Panel]) -> list[float | None]:
 
 def _min_width(panel: Panel) -> int:
     columns = [len(mark.texts[0]) for mark in panel.marks if isinstance(mark, Heatmap)]
-    return 120 + 78 * columns[0] if columns else 680 if panel.hide_axes else 0
+    return 120 + 78 * columns[0] if columns else NAMED_AXIS_WIDTH if panel.hide_axes else 0
 
 
 def plotly_figure(panel: Panel) -> Figure:

@@ -89,7 +89,9 @@
     }
     for (const table of document.querySelectorAll("#leaderboard > .more")) {
       const rows = [...table.querySelectorAll("tbody tr")];
-      for (const row of rows) row.hidden = !found(row);
+      const studies = (table.dataset.studies || "").toLowerCase();
+      const all = words.every((word) => studies.includes(word));
+      for (const row of rows) row.hidden = !all && !found(row);
       table.hidden = rows.every((row) => row.hidden);
       openFound(table, words.length);
     }
