@@ -46,10 +46,10 @@ class Answer:
 PENALTY = Answer(
     "One loss is a KL term or another penalty.",
     "A fixed weight for this term.",
-    "Methods that weight losses by their values or by gradient norms give a term that can vanish, such as the KL term "
-    "of a VAE or an entropy bonus, almost all of the weight or almost none. The other losses can be balanced: pass the "
-    'term as fixed={"kl": 0.01}. No study on this page has such a term; "Choosing a method" in the documentation has '
-    "an example.",
+    "Methods that weight losses by their values or by gradient norms drive a term that can vanish to zero, at the "
+    "expense of the other losses: for example the KL term of a VAE, or an entropy bonus. The other losses can be "
+    'balanced: pass the term as fixed={"kl": 0.01}. No study on this page has such a term; "Choosing a method" in the '
+    "documentation has an example.",
 )
 
 
