@@ -1,8 +1,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
-# Three workers for two cores: some tests wait for other processes. Each gets consecutive tests, so that most fixtures
+# Three workers for two cores: some tests wait for other processes. Most files stay on one worker, so that their fixtures
 # are set up once.
-PARALLEL := -n 3 --dist load
+PARALLEL := -n 3 --dist worksteal
 # Of autoloaded plugins, pytest rewrites the assertions: those of Hypothesis take seconds in every worker.
 PLUGINS := -p xdist -p hypothesispytest
 
