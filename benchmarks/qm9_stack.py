@@ -248,7 +248,7 @@ def _number(value: float | None) -> str:
 
 
 def selections(study: Study, device: str, epochs: int | None = None, largest: int = LARGEST) -> list[Selection]:
-    """Return the runs of the study, the most important first: one seed after another, then methods at one seed."""
+    """Return the runs of the study, the most important first: each selection has its methods and seeds."""
     first = study.seeds[:1]
     parts = (
         (MAIN, MAIN_METHODS, study.seeds),

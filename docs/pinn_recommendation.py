@@ -8,12 +8,12 @@ from recorded_leaderboard import compared, recorded_board, recorded_costs
 
 from counterpoise.lab.report.leaderboard import Standing
 from counterpoise.lab.report.leaderboard_text import (
+    better_first,
     format_estimate,
     join,
     pinn_methods,
     pinn_steps,
     usage,
-    verdict,
     worse_problems,
 )
 from counterpoise.lab.report.leaderboard_worlds import recipes
@@ -61,8 +61,7 @@ def short_training() -> str:
 def pinn_row() -> tuple[str, str, str]:
     """Return the recommendation for physics-informed networks: the losses, the methods, and the numbers."""
     standings, (cheap, *rest) = recorded_board()["physics"], [s.method for s in chosen()]
-    better = [method for method in rest if verdict(standings.world, standings.compare(method, cheap)) > 0]
-    methods = list(dict.fromkeys([*better, cheap, *rest]))
+    methods = [s.method for s in better_first(standings, chosen())]
     code = {method: f"`{usage(recipes()[method])}`".replace("tasks", "…") for method in methods}
     use = "; ".join(f"{code[method]}{' with one backward pass per loss' * (method in rest)}" for method in methods)
     gains = [f"{method}: {without_interval(method)}" for method in (*methods, "BPGS")]

@@ -71,7 +71,7 @@ class Recorded:
     def __init__(self, *archives: Path) -> None:
         collected = collect_runs(archives)
         if collected.problems:
-            raise ValueError(f"{collected.problems}")
+            raise ValueError(str(collected.problems))
         (variant,) = report_variants(collected)
         seeds, device = variant.seeds, variant.device
         every = collect_scores(STUDY, collected, seeds=seeds, device=device)

@@ -14,7 +14,7 @@ from helpers.study_scores import study_frame, table_score
 from counterpoise.lab.data.qm9 import TARGETS
 from counterpoise.lab.report import collect_runs, write_page
 from counterpoise.lab.report.card_pictures import card_picture
-from counterpoise.lab.report.figures.leaderboard import frontier
+from counterpoise.lab.report.figures.leaderboard import _name_labels, frontier
 from counterpoise.lab.report.figures.spec import Points, TextLabel
 from counterpoise.lab.report.leaderboard import WorldStandings, leaderboard
 from counterpoise.lab.report.leaderboard_cost import step_costs
@@ -88,6 +88,16 @@ def test_molecules_appear_with_a_bar_per_property() -> None:
     assert all(bar.gain for bar in picture.bars)
     (against,) = answers([standings], step_costs({}))
     assert "Better on Molecules (error 34 % lower" in against.text
+
+
+def test_long_names_side_by_side_are_at_different_heights() -> None:
+    """On one height, long neighbours would overlap; a short name, or one far above, has room."""
+    places = {"FAMO": 0.0, "Gradient normalisation": 1.0, "BPGS + CAGrad": 2.0, "Gradient normalisation + PCGrad": 3.0}
+    heights = dict(zip(places, (0.5, 0.5, 0.52, 0.9), strict=True))
+    first, second, third, last = _name_labels(places, heights, unit=1.0, span=1.0)
+    assert first.y == second.y
+    assert third.y == pytest.approx(second.y + 0.1)
+    assert last.y == pytest.approx(0.96)
 
 
 def test_frontier_uses_times_where_enough_were_measured(board: dict[str, WorldStandings]) -> None:

@@ -159,16 +159,14 @@ def _missing_runs(study: Study, cells: Sequence[Cell]) -> str:
     shared = [found & set(study.seeds) for found in seeds.values()]
     missing, other = len(study.methods) - len(seeds), sum(not found for found in shared)
     fewer = sum(0 < len(found) < len(study.seeds) for found in shared)
-    parts = (
-        [f"{missing} of {len(study.methods)} methods {'was' if missing == 1 else 'were'} not run"] if missing else []
-    )
+    parts = [f"{missing} of {len(study.methods)} methods not run"] if missing else []
     parts += [f"{_methods(fewer)} run only at some of {tables.format_seeds(study.seeds)}"] if fewer else []
     parts += [f"{_methods(other)} run only at other seeds"] if other else []
     return ", ".join(parts) or "some conditions not run"
 
 
 def _methods(count: int) -> str:
-    return f"{count} method{' was' if count == 1 else 's were'}"
+    return f"{count} method{'' if count == 1 else 's'}"
 
 
 def section_anchor(study: Study, folder: str) -> str:

@@ -191,16 +191,13 @@ def _passes(names: Sequence[str], costs: Mapping[str, Cost]) -> str:
 
 
 def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
-    world, chosen = standings.world, pinn_methods(standings, costs)
-    text, first = "", chosen[0].method
-    if len(chosen) > 1:
-        between = standings.compare(chosen[1].method, first)
-        if verdict(world, between):  # the one with a pass per loss is better, or it would not be recommended
-            text = f"{chosen[1].method} against {first}: {format_estimate(world, between)}. "
-            chosen = chosen[::-1]
-        else:
-            text = "These runs do not decide between the two. "
+    world, text = standings.world, ""
+    chosen = better_first(standings, pinn_methods(standings, costs))
     names = [s.method for s in chosen]
+    if len(names) > 1:
+        between = standings.compare(*names)
+        text = f"{names[0]} against {names[1]}: {format_estimate(world, between)}. "
+        text = text if verdict(world, between) else "These runs do not decide between the two. "
     compared = [f"{s.method}: {format_estimate(world, s.against_sum)}" for s in chosen]
     compared[0] += _range_of_problems(standings, names[0])
     text = f"Against the plain sum, {'; '.join(compared)}. {text}"
@@ -244,6 +241,12 @@ def pinn_methods(standings: WorldStandings, costs: Mapping[str, Cost]) -> list[S
     best = [group[0] for group in groups if group]
     worse = len(best) > 1 and verdict(standings.world, standings.compare(best[1].method, best[0].method)) < 0
     return best[:1] if worse else best
+
+
+def better_first(standings: WorldStandings, methods: Sequence[Standing]) -> list[Standing]:
+    """Return two methods with the second one first if it is shown to be better. One method is returned as it is."""
+    swap = len(methods) > 1 and verdict(standings.world, standings.compare(methods[1].method, methods[0].method)) > 0
+    return list(methods[::-1] if swap else methods)
 
 
 def pinn_steps(world: World) -> str:
@@ -392,10 +395,10 @@ def _cost(board: Sequence[WorldStandings], costs: Mapping[str, Cost], method: st
     whole, features = step_times().ratios.get(method, (None, None))
     if whole is not None:
         molecules = any(s.world.name == "molecules" and s.find(method) for s in board)
-        at_features = "Except on QM9, t" if molecules else "T"
+        article = "Except on QM9, the" if molecules else "The"
         text = (
             f"With three tasks of a SegNet, a step takes {whole:.2f} × as long as a plain step, or {features:.2f} × if "
-            f"gradients are compared at the input of the heads (features=). {at_features}he recorded runs compare them "
+            f"gradients are compared at the input of the heads (features=). {article} recorded runs compare them "
             f"on all shared parameters."
         )
     anchor = COST_FIGURE if whole is None else STEP_TIMES

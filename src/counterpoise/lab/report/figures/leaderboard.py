@@ -182,8 +182,9 @@ def _name_labels(
         if bottom < 0.02 * span < bottom + 0.1 * span:
             bottom = 0.02 * span
         last = labels[-1] if labels else None
-        if last and len(method) + len(last.text) > 2 * LETTERS * abs(x - last.x) / unit:
-            bottom = max(bottom, last.y + 0.1 * span) if bottom > last.y - 0.1 * span else bottom
+        beside = last and len(method) + len(last.text) > 2 * LETTERS * abs(x - last.x) / unit
+        if last and beside and abs(bottom - last.y) < 0.1 * span:
+            bottom = last.y + 0.1 * span
         labels.append(TextLabel(x, bottom, method, "center", "bottom"))
     return labels
 
