@@ -60,14 +60,13 @@ def short_training() -> str:
 
 def pinn_row() -> tuple[str, str, str]:
     """Return the recommendation for physics-informed networks: the losses, the methods, and the numbers."""
-    standings, (cheap, *rest) = recorded_board()["physics"], [s.method for s in chosen()]
+    standings, notes = recorded_board()["physics"], {"each": "¹", "some": "²", "one": ""}
     methods = [s.method for s in better_first(standings, chosen())]
     code = {method: f"`{usage(recipes()[method])}`".replace("tasks", "…") for method in methods}
-    use = "; ".join(f"{code[method]}{' with one backward pass per loss' * (method in rest)}" for method in methods)
+    use = join([f"{code[method]}{notes[recorded_costs()[method].passes]}" for method in methods])
     gains = [f"{method}: {without_interval(method)}" for method in (*methods, "BPGS")]
-    why = f"{', '.join(gains)} over {len(standings.problems)} equations ({len(standings.seeds)} seeds)"
-    notes = [*exceptions(), f"{cheap} needs more steps than LRA"]
-    return "are the residual and boundary terms of a PINN", use, "; ".join([why, *notes])
+    why = f"{', '.join(gains)} ({len(standings.problems)} equations)"
+    return "are the residual and boundary terms of a PINN", use, "; ".join([why, *exceptions()])
 
 
 def pinn_table() -> str:

@@ -9,7 +9,6 @@ import json
 import re
 import textwrap
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from pinn_findings import EQUATIONS, equations, findings, plate_of_the_authors, reversed_order, search_result
@@ -36,11 +35,9 @@ from recorded_leaderboard import (
 )
 
 from counterpoise.lab.report.leaderboard import Standing, WorldStandings
+from counterpoise.lab.report.leaderboard_answers import OVERVIEW, Answer, answers
 from counterpoise.lab.report.leaderboard_page import how_compared, with_checks, world_table
 from counterpoise.lab.report.leaderboard_text import (
-    OVERVIEW,
-    Answer,
-    answers,
     collapsed_methods,
     format_estimate,
     join,
@@ -65,6 +62,13 @@ over three seeds are too narrow, and a single seed has none. Mean ranks are over
 LEVEL = re.compile(r"^(error 1\.0 ×|\+0\.0 %)")
 """A comparison without a difference at its precision, for example of two methods that both collapse."""
 LEADERS = ("Nash-MTL", "CAGrad", "Gradient normalisation", "FAMO", "UW-O", "First loss", "BPGS", "Kendall", PLAIN_SUM)
+SCALE_METHODS = ("First loss", "UW-O", "BPGS", "FAMO", "Gradient normalisation")
+"""Methods that are recommended for losses of different scale."""
+USE = {
+    "First loss": "`cp.FirstLoss`", "UW-O": "`cp.UWO`", "BPGS": "`cp.BPGS`", "FAMO": "`cp.FAMO`³",
+    "Gradient normalisation": "`cp.GradNormalise`²", "Nash-MTL": "`cp.NashMTL`¹",
+}  # fmt: skip
+"""How the README names the methods, with the number of the note on their cost."""
 RIVALS = ("Kendall", "UW-O", "First loss", "FAMO")
 """Methods of similar cost with which BPGS is compared in every world."""
 DECAY = ("BPGS + CAGrad", "Kendall+ℓ1")
@@ -214,7 +218,8 @@ def bpgs() -> str:
   as undecided if both methods fail).
 - **Before a gradient-space method** it removes the scales: on the synthetic problems BPGS + CAGrad is
   {compared("synthetic", "BPGS + CAGrad", "CAGrad")} against CAGrad, and BPGS + PCGrad is
-  {compared("synthetic", "BPGS + PCGrad", "PCGrad")} against PCGrad. On rescaled tables BPGS + PCGrad is
+  {compared("synthetic", "BPGS + PCGrad", "PCGrad")} against PCGrad. On rescaled tables BPGS + CAGrad is
+  {compared("tables-rescaled", "BPGS + CAGrad", "CAGrad")} against CAGrad, and BPGS + PCGrad is
   {compared("tables-rescaled", "BPGS + PCGrad", "PCGrad")} against PCGrad.
 - **On gradients** (`statistic="gradient"`) it does not collapse on differential equations
   ({gain("physics", "BPGS (gradient)")}), but loses the KL term of an [autoencoder](gradient-scale.md#measurements).
@@ -298,59 +303,72 @@ def physics_limits() -> str:
 
 def which_method(prefix: str = "") -> str:
     """Return the table of the README, `prefix` being the path of the documentation."""
-    tables, rescaled = recorded_board()["tables"], recorded_board()["tables-rescaled"]
-    short = {key: partial(gain, key, interval=False) for key in recorded_board()}
-    only = join([name(s, "tables") for s in decided(tables, 1)], "and") or "no method"
-    zero = "`cp.Static`, `cp.PCGrad`, `cp.CAGrad`; or `fixed={…}` for that loss"
-    level = ("First loss", "BPGS", "UW-O", "FAMO", "Gradient normalisation")
-    assert all(verdict(rescaled.world, found.against_tuned) >= 0 for m in level if (found := rescaled.find(m)))
-    units = join([f"{method} {short['tables-rescaled'](method)}" for method in level], "and")
-    graded = f"{units} on {len(rescaled.problems)} tables with factors up to 1000, level with weights set by hand"
-    nash = compared("tables-rescaled", "Nash-MTL", "BPGS")
-    undecided = not verdict(rescaled.world, rescaled.compare("Nash-MTL", "BPGS"))
-    synthetic = short["synthetic"]
-    expensive = (
-        f"BPGS + CAGrad: {synthetic('BPGS + CAGrad')} on synthetic problems (BPGS: {synthetic('BPGS')}), not run on "
-        f"tables; Nash-MTL against BPGS on these {len(rescaled.problems)} tables: {nash}"
-        f"{', no measured gain' if undecided else ''}"
-    )
-    similar = f"on {len(tables.problems)} tables only {only} is shown to score higher; BPGS: {short['tables']('BPGS')}"
-    exceptions = ""
-    for method in unknown_case().methods:
-        single = join(single_exceptions(list(recorded_board().values()), method), "and")
-        exceptions += f"; on single problems, {method} is worse: {single}" if single else ""
-    assert unknown_case().methods == ("Nash-MTL", "Gradient normalisation")
-    scale = "are supervised losses of different or unknown scale, none of which can reach zero"
-    same = "the same, and one backward pass per task is affordable"
     rows = (
         (
             "include one that can be driven to zero, or may be negative",
-            zero,
+            "`fixed={…}` for that loss; or `cp.Static`, `cp.PCGrad`¹, `cp.CAGrad`¹ for all",
             "weights from 1/L or log L diverge near 0",
         ),
         pinn_row(),
-        ("have similar scales", "`cp.Static`; with one backward pass per task `cp.NashMTL`", similar),
+        ("have similar scales", "`cp.Static`, `cp.NashMTL`¹", similar_scales()),
         (
-            scale,
-            "`cp.FirstLoss`, `cp.BPGS`, `cp.UWO`; `cp.FAMO` with a second forward pass; `cp.GradNormalise` with one "
-            "backward pass per task in some steps",
-            graded,
-        ),
-        (same, "`cp.CAGrad(…, weighting=cp.BPGS(…))`, `cp.NashMTL`", expensive),
-        (
-            "have similar scales, but their gradients conflict",
-            "`cp.CAGrad`, `cp.NashMTL`",
-            "they compare the gradients themselves (strong conflict was not measured)",
+            "are supervised losses of different or unknown scale, none of which can reach zero",
+            f"{join([USE[method] for method in SCALE_METHODS])}",
+            different_scales(),
         ),
         (
-            "are not known well enough to choose a row",
-            "`cp.NashMTL` with one backward pass per task; `cp.GradNormalise` with one per task in some steps",
-            f"neither is shown to be worse than the sum in any group of problems on which it was run{exceptions}",
+            "the same, and one backward pass per task is affordable",
+            "`cp.CAGrad(…, weighting=cp.BPGS(…))`¹, `cp.NashMTL`¹",
+            scale_and_gradients(),
         ),
+        ("are not known well enough to choose a row", join([USE[m] for m in unknown_case().methods]), unknown_scales()),
     )
     lines = ["| Your losses | Use | Why |", "| --- | --- | --- |"]
     lines += [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([*lines, "", f"Comparisons are with the plain sum of the losses ([all]({prefix}leaderboard.md))."])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "¹ One backward pass per loss. ² One per loss in some steps. ³ A second forward pass. Comparisons are with "
+            f"the plain sum of the losses ([all]({prefix}leaderboard.md)).",
+        ]
+    )
+
+
+def similar_scales() -> str:
+    """Say which methods score higher than the plain sum on tables without factors."""
+    tables = recorded_board()["tables"]
+    better = join([name(s, "tables") for s in decided(tables, 1)], "and")
+    only = f"only {better} is shown to score higher" if better else "no method is shown to score higher"
+    return f"on {len(tables.problems)} tables {only}; BPGS: {gain('tables', 'BPGS', interval=False)}"
+
+
+def different_scales() -> str:
+    """Say what the methods for losses of different scale gain on rescaled tables."""
+    rescaled = recorded_board()["tables-rescaled"]
+    assert all(verdict(rescaled.world, found.against_tuned) >= 0 for m in SCALE_METHODS if (found := rescaled.find(m)))
+    gains = [found.against_sum.value for m in SCALE_METHODS if (found := rescaled.find(m)) and found.against_sum]
+    low, high = (f"{value:.0f}" for value in (min(gains), max(gains)))
+    count = len(rescaled.problems)
+    return f"+{low} to +{high} % on {count} tables with factors up to 1000, level with weights set by hand"
+
+
+def scale_and_gradients() -> str:
+    """Compare BPGS + CAGrad and Nash-MTL with BPGS where the losses have different scales."""
+    methods = ("BPGS + CAGrad", "Nash-MTL", "BPGS")
+    worlds = {"synthetic": "synthetic problems", "tables-rescaled": "these tables"}
+    found = [f"on {text} {join([f'{m} {gain(key, m, interval=False)}' for m in methods], 'and')}"
+             for key, text in worlds.items()]  # fmt: skip
+    return "; ".join(found)
+
+
+def unknown_scales() -> str:
+    """Say where the methods for unknown cases are worse than the plain sum."""
+    text = "neither is shown to be worse than the sum in any group of problems"
+    for method in unknown_case().methods:
+        found = single_exceptions(list(recorded_board().values()), method)
+        text += f"; {method} is worse on {len(found)} single problems, including {found[-1]}" if found else ""
+    return text
 
 
 def leaderboard_page() -> str:

@@ -9,7 +9,7 @@ import pytest
 from helpers.paths import ROOT
 
 from counterpoise.lab.report.figures.leaderboard import RECOMMENDED
-from counterpoise.lab.report.leaderboard_text import answers
+from counterpoise.lab.report.leaderboard_answers import answers
 from counterpoise.lab.report.leaderboard_worlds import ADAMW
 from counterpoise.lab.studies import STUDIES
 

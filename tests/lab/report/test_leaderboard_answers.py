@@ -9,9 +9,10 @@ import counterpoise as cp
 from counterpoise.lab.data.qm9 import TARGETS
 from counterpoise.lab.metrics.dense import PAPER_DELTA
 from counterpoise.lab.report.leaderboard import WorldStandings, leaderboard
+from counterpoise.lab.report.leaderboard_answers import answers
 from counterpoise.lab.report.leaderboard_cost import step_costs
 from counterpoise.lab.report.leaderboard_page import head_to_head_table
-from counterpoise.lab.report.leaderboard_text import answers, pinn_methods, pinn_steps, usage, worse_problems
+from counterpoise.lab.report.leaderboard_text import pinn_methods, pinn_steps, usage, worse_problems
 from counterpoise.lab.report.leaderboard_worlds import recipes
 from counterpoise.lab.studies import STUDIES
 
@@ -20,26 +21,31 @@ def test_answers_follow_the_numbers(board: dict[str, WorldStandings], physics: W
     costs = step_costs({})
     units, pinn, penalty, similar, against = answers([*board.values(), physics], costs)
     assert (units.short, units.code) == ("BPGS.", ("cp.BPGS(tasks)",))
-    assert units.text.startswith("One backward pass. It does not score detectably lower than the hand-tuned sum")
-    assert "the plain sum: −50.0 %)." in units.text
-    assert "Do not use BPGS if a loss can be driven to zero: it fails on physics-informed networks." in units.text
+    assert units.note.startswith(
+        "It does not score detectably lower than weights that undo the units (the plain sum: −50.0 %)."
+    )
+    assert units.note.endswith("Do not use BPGS if a loss can be driven to zero.")
+    assert units.text.startswith("One backward pass. BPGS against the hand-tuned sum: ")
+    assert "BPGS fails on physics-informed networks." in units.text
     assert pinn.short == "LRA, or DCGD (one backward pass per loss)."
     assert pinn.code == ('cp.LRA(tasks, reference="residual")', 'cp.DCGD(tasks, residual="residual")')
+    assert pinn.note == "Against the plain sum, LRA: error 10 × lower; DCGD: error 20 × lower. BPGS on losses fails."
     assert pinn.text.startswith("Against the plain sum, LRA: error 10 × lower; DCGD: error 20 × lower.")
     assert pinn_steps(physics.world) in physics.world.situation
     assert "Avoid BPGS on losses: errors more than 5 times those of the plain sum" in pinn.text
     assert (penalty.short, penalty.anchor) == ("A fixed weight for this term.", "")
     assert similar.short == "The plain sum."
-    assert similar.text.startswith("Of 2 methods, only BPGS (+9.9 %) and")
+    assert similar.note.startswith("Of 2 methods, only BPGS (+9.9 %) and")
     assert (against.question, against.short) == ("Does BPGS beat Kendall?", "Yes in 2 of 2 worlds.")
+    assert against.note == "Better on Tables and Rescaled tables."
     assert against.text.startswith("Better on Tables (")
     worse = study_frame(
         "tabular", {"Static": 0, "BPGS": 0}, lambda m, c, s: table_score("Static", c, s) - (m == "BPGS") / 9
     )
     found = answers(leaderboard({"tabular": worse}), costs)
     assert [answer.short for answer in found[:2]] == ["Weights that undo the units, set by hand.", "The plain sum."]
-    assert "No method reaches the hand-tuned sum" in found[0].text
-    assert "BPGS scores detectably lower" in found[1].text
+    assert found[0].note.startswith("No method reaches the hand-tuned sum (the plain sum: −")
+    assert "BPGS scores detectably lower." in found[1].note
 
 
 def test_methods_for_pinns_are_chosen_by_mean_rank_over_the_equations() -> None:
@@ -56,6 +62,7 @@ def test_methods_for_pinns_are_chosen_by_mean_rank_over_the_equations() -> None:
     assert not worse_problems(standings, "Nash-MTL")
     (pinn, *_) = answers([standings], costs)
     assert pinn.short == "Nash-MTL (one backward pass per loss), or LRA.", "the better one comes first"
+    assert pinn.note.endswith("LRA: error 4.1 × lower, but worse on the Burgers equation.")
     assert "], from 2.0 × lower (Burgers equation) to 20 × lower (" in pinn.text
     assert "Nash-MTL against LRA: error 2.3 × lower [" in pinn.text
     assert "Burgers equation: LRA is worse than the plain sum, error 50 % higher [" in pinn.text
@@ -93,6 +100,7 @@ def test_methods_that_are_worse_in_no_world_are_recommended_where_the_case_is_un
     # The errors of Gradient normalisation are half of those of the sum at each seed, so that there is no interval.
     assert "rank: Nash-MTL (better in 4 of 4) and Gradient normalisation (better in 3 of 4)." in answer.text
     assert "Worse in some worlds: BPGS (Physics)." in answer.text
+    assert answer.note.endswith("world in which it was run. Gradient normalisation is worse on 1 single problem.")
     assert "On single problems Gradient normalisation is worse: enb of Tables (−" in answer.text
     assert "in some steps one per loss" in answer.text
     assert not any("know" in a.question for a in answers(board[:3], costs)), "three worlds are too few"
@@ -120,7 +128,8 @@ def test_cost_says_where_gradients_are_compared() -> None:
     frames = {"pinn-helmholtz": noisy_errors("pinn-helmholtz", {"Sum": 0.1, "Nash-MTL": 0.01})}
     cost = answers(leaderboard(frames), step_costs({}))[-1]
     assert cost.question == "What does Nash-MTL cost?"
-    assert cost.text.endswith("The recorded runs compare them on all shared parameters.")
+    assert cost.note.startswith("With three tasks of a SegNet, a step takes 2.20 × as long as a plain step")
+    assert cost.text == ("The recorded runs compare them on all shared parameters.")
 
 
 def test_comparison_with_unequal_settings_says_so() -> None:

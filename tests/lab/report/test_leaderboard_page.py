@@ -17,9 +17,9 @@ from counterpoise.lab.report.card_pictures import card_picture
 from counterpoise.lab.report.figures.leaderboard import _name_labels, frontier
 from counterpoise.lab.report.figures.spec import Points, TextLabel
 from counterpoise.lab.report.leaderboard import WorldStandings, leaderboard
+from counterpoise.lab.report.leaderboard_answers import answers
 from counterpoise.lab.report.leaderboard_cost import step_costs
 from counterpoise.lab.report.leaderboard_page import leaderboard_section, methods_table
-from counterpoise.lab.report.leaderboard_text import answers
 from counterpoise.lab.report.leaderboard_worlds import PLAIN_SUM
 from counterpoise.lab.studies import STUDIES
 

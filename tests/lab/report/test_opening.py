@@ -93,9 +93,11 @@ def test_cards_have_pictures_on_a_dark_phone_and_print_shows_all_tables(index: P
     assert good == "#6fcf9f"
     assert page.locator(".card rect.gain").first.evaluate("b => getComputedStyle(b).fill") == "rgb(111, 207, 159)"
     assert overflow(page) == 0
+    assert page.locator(".answers details[open]").count() == 0
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
     assert page.locator("#leaderboard > .more:not([open])").count() == 0
+    assert page.locator(".answers details:not([open])").count() == 0
     assert not page.locator("#search").is_visible()
     assert not page.locator("#leaderboard .more > summary").first.is_visible()
     assert page.locator("#table-tables").is_visible()
@@ -103,4 +105,22 @@ def test_cards_have_pictures_on_a_dark_phone_and_print_shows_all_tables(index: P
     assert overflow(page) == 0
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     page.emulate_media(media="screen")
-    assert page.locator("#leaderboard > .more[open]").count() == 0  # as before
+    assert page.locator("#leaderboard > .more[open], .answers details[open]").count() == 0  # as before
+
+
+def test_menu_stays_in_view_and_wide_tables_fade_on_a_phone(index: Path, open_page: Open) -> None:
+    page = open_page(index, width=390)
+    page.locator("#leaderboard > .more > summary").first.click()
+    wide = page.locator("#leaderboard > .more[open] .wide").first
+    wide.scroll_into_view_if_needed()
+    menu = page.locator(".menu").bounding_box()
+    assert menu
+    assert menu["y"] == 0
+    page.wait_for_function("element => element.classList.contains('continues')", arg=wide.element_handle())
+    wide.evaluate("element => element.scrollTo(element.scrollWidth, 0)")
+    page.wait_for_function("element => !element.classList.contains('continues')", arg=wide.element_handle())
+    page.locator("#leaderboard .answers a").first.evaluate("link => link.click()")
+    page.wait_for_timeout(100)
+    shown = page.locator("#table-tables-rescaled").bounding_box()
+    assert shown
+    assert shown["y"] >= menu["height"], "the menu does not cover the target of a link"

@@ -15,8 +15,9 @@ from .card_pictures import CardPicture, FinishedCells, card_picture
 from .figures.leaderboard import frontier, overview
 from .figures.spec import FigureSpec
 from .leaderboard import Estimate, Standing, WorldStandings, leaderboard
+from .leaderboard_answers import Answer, answers
 from .leaderboard_cost import Cost, step_costs, step_times
-from .leaderboard_text import Answer, answers, check_finding, format_estimate, join, unequal_settings, usage, verdict
+from .leaderboard_text import check_finding, format_estimate, join, unequal_settings, usage, verdict
 from .leaderboard_worlds import PLAIN_SUM, TUNED_SUM, World, other_labels, recipes
 from .ranks import PrintedTable
 from .tables import format_seeds

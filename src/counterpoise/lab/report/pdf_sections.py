@@ -104,7 +104,7 @@ def abstract(page: Page) -> list[str]:
             f"Brackets are 95 % intervals over seeds."
         )
     found += [
-        f"<b>{markup(answer.question)}</b> {markup(answer.short)} {markup(answer.text)}"
+        f"<b>{markup(answer.question)}</b> {markup(answer.short)} {markup(answer.note)}"
         for answer in page.leaderboard.answers
         if answer.anchor  # of a table or figure with its numbers
     ]
@@ -122,7 +122,7 @@ def count_verdicts(rows: Sequence[LedgerRow]) -> str:
 
 
 def add_leaderboard(story: Story, leaderboard: LeaderboardSection, folder: Path) -> None:
-    """Add the comparison of all methods in each world, and of BPGS with Kendall."""
+    """Add the details of the answers, the comparison of all methods in each world, and of BPGS with Kendall."""
     if not leaderboard.cards:
         return
     story.heading("Which method?", "leaderboard")
@@ -131,6 +131,8 @@ def add_leaderboard(story: Story, leaderboard: LeaderboardSection, folder: Path)
         "seeds. Intervals over three seeds are too narrow, and a single seed has none. Where it was run, the "
         "hand-tuned sum has the fixed weights that undo all loss factors, or the best of several."
     )
+    for answer in leaderboard.answers:
+        story.add(Paragraph(f"<b>{markup(answer.question)}</b> {markup(f'{answer.note} {answer.text}')}", BODY))
     for name, spec in leaderboard.figures.items():
         file = folder / "figures" / f"{name}.pdf"
         reflowed = reflow(spec)

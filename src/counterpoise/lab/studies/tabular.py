@@ -30,6 +30,8 @@ METHODS = {
     "CAGrad": recipe("cagrad"),
     "Nash-MTL": recipe("nash-mtl"),
     "BPGS + PCGrad": recipe("pcgrad", weighting=recipe("bpgs", **LEARNED)),
+    "BPGS + CAGrad": recipe("cagrad", weighting=recipe("bpgs", **LEARNED)),
+    "First loss + CAGrad": recipe("cagrad", weighting=recipe("first-loss")),
     "First loss": recipe("first-loss"),
     "Gradient normalisation": recipe("grad-normalise"),
     "BPGS (gradient)": recipe("bpgs", **LEARNED, statistic="gradient"),

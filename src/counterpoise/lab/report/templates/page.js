@@ -95,7 +95,10 @@
       table.hidden = rows.every((row) => row.hidden);
       openFound(table, words.length);
     }
-    for (const answer of document.querySelectorAll(".answer")) answer.hidden = !found(answer);
+    for (const answer of document.querySelectorAll(".answer")) {
+      answer.hidden = !found(answer);
+      answer.querySelectorAll("details").forEach((details) => openFound(details, words.length));
+    }
     for (const section of document.querySelectorAll(".study[id]")) {
       section.hidden = !found(section);
       document.querySelector(`nav a[href="#${CSS.escape(section.id)}"]`).hidden = section.hidden;
@@ -126,6 +129,14 @@
   search.addEventListener("input", filter);
   for (const button of filters) {
     button.addEventListener("click", () => { press(button, button.getAttribute("aria-pressed") === "false"); filter(); });
+  }
+
+  // Fades the right edge of what can be scrolled to the right.
+  const mark = ({ target }) => target.classList.toggle("continues", target.scrollLeft + target.clientWidth < target.scrollWidth - 1);
+  const resized = new ResizeObserver((entries) => entries.forEach(mark));
+  for (const wide of document.querySelectorAll(".wide")) {
+    resized.observe(wide);
+    wide.addEventListener("scroll", () => mark({ target: wide }), { passive: true });
   }
 
   // Opens what a link points into, for example a table among "more tables".
@@ -165,7 +176,7 @@
   // For printing, draws all figures in the light theme, at the width of the paper.
   addEventListener("beforeprint", () => {
     printing = true;
-    opened = [...document.querySelectorAll(".claims:not([open]), #leaderboard > .more:not([open])")];
+    opened = [...document.querySelectorAll(":is(.claims, .answer details, #leaderboard > .more):not([open])")];
     for (const group of opened) group.open = true;
     plots.forEach((plot) => drawn.add(plot));
     theme();

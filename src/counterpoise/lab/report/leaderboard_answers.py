@@ -1,0 +1,313 @@
+"""Answers that a practitioner can act on, written by rules from the standings."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from .leaderboard import Standing, WorldStandings
+from .leaderboard_cost import PASSES, Cost, step_times
+from .leaderboard_text import (
+    COLLAPSE,
+    better_first,
+    by_gain,
+    check_name,
+    collapsed_methods,
+    format_estimate,
+    join,
+    other_methods,
+    pinn_methods,
+    pinn_steps,
+    single_exceptions,
+    unequal_settings,
+    usage,
+    verdict,
+    without_interval,
+    worse_problems,
+)
+from .leaderboard_worlds import PLAIN_SUM, recipes
+
+OVERVIEW, COST_FIGURE = "figure-leaderboard", "figure-leaderboard-cost"
+HEAD_TO_HEAD, STEP_TIMES = "table-head-to-head", "table-step-times"
+"""Anchors of numbers on the page."""
+EACH = PASSES["each"]
+LEAST_WORLDS = 4
+"""With fewer worlds, no method is recommended for all of them."""
+MAX_NAMES = 4
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question and its answer.
+
+    Args:
+        question: The question.
+        short: The answer in a few words.
+        note: The main reason, and where the answer does not apply.
+        text: The details.
+        anchor: Anchor of the numbers on the page. Default: none.
+        methods: The methods that it recommends.
+    """
+
+    question: str
+    short: str
+    note: str
+    text: str
+    anchor: str = ""
+    methods: tuple[str, ...] = ()
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """How to build the methods."""
+        return tuple(filter(None, (usage(recipes()[method]) for method in self.methods)))
+
+
+PENALTY = Answer(
+    "One loss is a KL term or another penalty.",
+    "A fixed weight for this term.",
+    "Other weights drive a term that can vanish to zero, at the expense of the other losses.",
+    "This holds for methods that weight losses by their values and by gradient norms, for example with the KL term of "
+    'a VAE or an entropy bonus. The other losses can be balanced: pass the term as fixed={"kl": 0.01}. No study on '
+    'this page has such a term; "Choosing a method" in the documentation has an example.',
+)
+
+
+def answers(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> list[Answer]:
+    """Return the answers for which there are runs."""
+    found = {standings.world.name: standings for standings in board if other_methods(standings)}
+    physics = found.get("physics")
+    written = []
+    if "tables-rescaled" in found:
+        written.append(_different_units(found["tables-rescaled"], costs, physics, found.get("molecules")))
+    if physics:
+        written += [_physics(physics, costs), PENALTY]
+    if "tables" in found:
+        written.append(_similar_scales(found["tables"], costs))
+    written += _unknown_case(list(found.values()), costs)
+    written += _head_to_head(board, "BPGS", "Kendall")
+    written += _cost(board, costs, "Nash-MTL")
+    return written
+
+
+def _different_units(
+    standings: WorldStandings,
+    costs: Mapping[str, Cost],
+    physics: WorldStandings | None,
+    molecules: WorldStandings | None,
+) -> Answer:
+    question, world, plain = "My losses have different units.", standings.world, standings.find(PLAIN_SUM)
+    as_good = [s for s in other_methods(standings) if s.against_tuned and verdict(world, s.against_tuned) >= 0]
+    cheap = [s for s in as_good if costs[s.method].passes == "one"]
+    chosen = sorted(cheap or as_good, key=by_gain)[:MAX_NAMES]
+    behind = "" if plain is None else f" (the plain sum: {format_estimate(world, plain.against_tuned)})"
+    anchor = f"table-{world.name}"
+    if not chosen:
+        note = f"No method reaches the hand-tuned sum{behind}."
+        return Answer(question, "Weights that undo the units, set by hand.", note, _evidence(standings), anchor)
+    names = [s.method for s in chosen]
+    note = (
+        f"{'None scores' if len(names) > 1 else 'It does not score'} detectably lower than weights that undo the "
+        f"units{behind}."
+    )
+    failing = [name for name in names if physics and name in collapsed_methods(physics)]
+    if failing:
+        note += f" Do not use {join(failing)} if a loss can be driven to zero."
+    text = _passes(names, costs)
+    text += f"{names[0]} against the hand-tuned sum: {format_estimate(world, chosen[0].against_tuned)}. "
+    if len(names) > 1 and not any(verdict(world, standings.compare(*pair)) for pair in combinations(names, 2)):
+        text += "The runs do not decide between these methods. "
+    best = min(as_good, key=by_gain)
+    if by_gain(best) < by_gain(chosen[0]):
+        compared = format_estimate(world, standings.compare(best.method, names[0]))
+        text += f"With more backward passes, {best.method}: {compared} against {names[0]}. "
+    text += _on_molecules(molecules, names) if molecules else ""
+    if failing:
+        text += f"{join(failing, 'and')} {'fail' if failing[1:] else 'fails'} on physics-informed networks. "
+    return Answer(question, f"{join(names)}.", note, text + _evidence(standings), anchor, tuple(names))
+
+
+def _on_molecules(molecules: WorldStandings, names: Sequence[str]) -> str:
+    """Say which of the methods are shown to be better than the plain sum on QM9."""
+    signs = {s.method: verdict(molecules.world, s.against_sum) for s in other_methods(molecules) if s.method in names}
+    better, others = ([name for name in names if name in signs and (signs[name] > 0) == side] for side in (True, False))
+    if not better:
+        return ""
+    text = f"On QM9, where the targets are standardised, {join(better, 'and')} {'are' if better[1:] else 'is'} better "
+    text += "than the plain sum"
+    return text + (f", and {join(others, 'and')} {'are' if others[1:] else 'is'} not. " if others else ". ")
+
+
+def _passes(names: Sequence[str], costs: Mapping[str, Cost]) -> str:
+    """Say how many backward and forward passes methods of equal cost need: "One backward pass each. "."""
+    passes = "One backward pass" if costs[names[0]].passes == "one" else "One backward pass per loss"
+    forward = join([name for name in names if costs[name].extra_forward], "and")
+    return (
+        passes
+        + (" each" if len(names) > 1 else "")
+        + (f", and a second forward pass for {forward}. " if forward else ". ")
+    )
+
+
+def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
+    world, question = standings.world, "I train a physics-informed network."
+    chosen = better_first(standings, pinn_methods(standings, costs))
+    names = [s.method for s in chosen]
+    gains, details = [], []
+    for standing in chosen:
+        exceptions = worse_problems(standings, standing.method)
+        but = f", but worse on the {join(list(exceptions), 'and')}" if exceptions else ""
+        gains.append(f"{standing.method}: {without_interval(world, standing.against_sum)}{but}")
+        details += [
+            f"{problem}: {standing.method} is worse than the plain sum, {format_estimate(world, estimate)}. "
+            for problem, estimate in exceptions.items()
+        ]
+    note = f"Against the plain sum, {'; '.join(gains)}."
+    collapsed = [f"{name} on losses" if name == "BPGS" else name for name in collapsed_methods(standings)]
+    others = len(collapsed) - 1
+    if "BPGS on losses" in collapsed:
+        more = f", as {'does' if others == 1 else 'do'} {others} more method{'s' * (others > 1)}" if others else ""
+        note += f" BPGS on losses fails{more}."
+    compared = [f"{s.method}: {format_estimate(world, s.against_sum)}" for s in chosen]
+    compared[0] += _range_of_problems(standings, names[0])
+    text = f"Against the plain sum, {'; '.join(compared)}. "
+    if len(names) > 1:
+        between = standings.compare(*names)
+        decided = f"{names[0]} against {names[1]}: {format_estimate(world, between)}. "
+        text += decided if verdict(world, between) else "These runs do not decide between the two. "
+    text += f"{''.join(details)}All runs have {pinn_steps(world)} steps. "
+    if collapsed:
+        text += f"Avoid {join(collapsed, 'and')}: errors more than {1 / COLLAPSE:.0f} times those of the plain sum. "
+    short = f"{', or '.join(_with_passes(name, costs) for name in names)}."
+    return Answer(question, short, note, text + _evidence(standings), f"table-{world.name}", tuple(names))
+
+
+def _range_of_problems(standings: WorldStandings, method: str) -> str:
+    """Return the comparisons of a method with the plain sum where its gain is lowest and highest."""
+    compared = {problem: standings.compare(method, problem=problem) for problem in standings.problems}
+    found = sorted((e.value, problem, e) for problem, e in compared.items() if e is not None)
+    if len(found) < 2:
+        return ""
+    low, high = (
+        f"{without_interval(standings.world, e).removeprefix('error ')} ({problem})"
+        for _, problem, e in (found[0], found[-1])
+    )
+    return f", from {low} to {high}"
+
+
+def _with_passes(method: str, costs: Mapping[str, Cost]) -> str:
+    return f"{method} ({EACH})" if costs[method].passes == "each" else method
+
+
+def _similar_scales(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
+    world, others = standings.world, other_methods(standings)
+    better, worse = (
+        [s for s in sorted(others, key=by_gain) if verdict(world, s.against_sum) == sign] for sign in (1, -1)
+    )
+    if better:
+        named = [f"{s.method} ({format_estimate(world, s.against_sum)})" for s in better[:MAX_NAMES]]
+        more = f" and {len(better) - MAX_NAMES} more" if len(better) > MAX_NAMES else ""
+        note = f"Of {len(others)} methods, only {join(named, 'and')}{more} {_verb(better)} higher"
+    else:
+        note = f"None of {len(others)} methods scores detectably higher"
+    note += f", and {join([s.method for s in worse], 'and')} {_verb(worse)} lower." if worse else "."
+    text = "The other intervals contain 0. " if len(better) + len(worse) < len(others) else ""
+    expensive = [s for s in better if costs[s.method].passes == "each"][:1]
+    short = f"The plain sum{''.join(f', or {s.method} ({EACH})' for s in expensive)}."
+    methods = (PLAIN_SUM, *(s.method for s in expensive))
+    return Answer(
+        "My losses have similar scales.", short, note, text + _evidence(standings), f"table-{world.name}", methods
+    )
+
+
+def _unknown_case(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> list[Answer]:
+    """Name the methods that are worse than the plain sum in no world, of those that were run in all worlds but one."""
+    places: dict[str, dict[str, tuple[int, float]]] = {}
+    for standings in board:
+        for s in other_methods(standings):
+            if s.rank is not None:
+                place = verdict(standings.world, s.against_sum), s.rank.value / len(standings.ranked)
+                places.setdefault(s.method, {})[standings.world.title] = place
+    places = {method: found for method, found in places.items() if len(found) >= len(board) - 1}
+    worse = {method: [title for title, (sign, _) in found.items() if sign < 0] for method, found in places.items()}
+    safe = [method for method in places if not worse[method]]
+    safe.sort(key=lambda method: sum(rank for _, rank in places[method].values()) / len(places[method]))
+    cheap = next((method for method in safe if costs[method].passes != "each"), "")
+    expensive = next((method for method in safe if costs[method].passes == "each"), "")
+    if len(board) < LEAST_WORLDS or not cheap or not expensive:
+        return []
+    chosen = [method for method in safe if method in (cheap, expensive)]
+    better = {method: sum(sign > 0 for sign, _ in places[method].values()) for method in safe}
+    named = [f"{method} (better in {better[method]} of {len(places[method])})" for method in safe]
+    note = "Neither is detectably worse than the plain sum in any world in which it was run."
+    text = (
+        f"{len(places)} methods were run in at least {len(board) - 1} of {len(board)} worlds. In no world are these "
+        f"detectably worse than the plain sum, ordered by mean rank: {join(named, 'and')}. "
+    )
+    failing = [f"{method} ({join(titles, 'and')})" for method, titles in worse.items() if titles]
+    text += f"Worse in some worlds: {join(failing, 'and')}. " if failing else ""
+    for method in chosen:
+        if exceptions := single_exceptions(board, method):
+            count = f"{len(exceptions)} single problem{'s' * (len(exceptions) > 1)}"
+            note += f" {method} is worse on {count}."
+            text += f"On single problems {method} is worse: {join(exceptions, 'and')}. "
+    if costs[cheap].passes == "some":
+        text += f"{cheap} needs one backward pass, and in some steps one per loss. "
+    one = [method for method in safe if costs[method].passes == "one"]
+    text += f"With one backward pass: {join(one)}." if one and cheap not in one else ""
+    short = f"{', or '.join(_with_passes(method, costs) for method in chosen)}."
+    return [Answer("I do not know which applies.", short, note, text.strip(), OVERVIEW, tuple(chosen))]
+
+
+def _head_to_head(board: Sequence[WorldStandings], method: str, other: str) -> list[Answer]:
+    sides: dict[int, dict[str, str]] = {1: {}, -1: {}, 0: {}}
+    for standings in board:
+        estimate = standings.compare(method, other)
+        if estimate is not None:
+            numbers = [format_estimate(standings.world, estimate), *unequal_settings(standings.world, method, other)]
+            for check in standings.checks:
+                if (checked := check.compare(method, other)) is not None:
+                    numbers.append(f"{check_name(standings, check)} {format_estimate(check.world, checked)}")
+            sides[verdict(standings.world, estimate)][standings.world.title] = ", ".join(numbers)
+    words = {1: "better on", -1: "worse on", 0: "undecided on"}
+    found = {words[side]: worlds for side, worlds in sides.items() if worlds}
+    if not found:
+        return []
+    note = "; ".join(f"{word} {join(list(worlds), 'and')}" for word, worlds in found.items())
+    parts = [f"{word} {join([f'{t} ({n})' for t, n in worlds.items()], 'and')}" for word, worlds in found.items()]
+    counts = {word: len(sides[side]) for side, word in ((1, "yes"), (-1, "no"), (0, "undecided")) if sides[side]}
+    total = sum(counts.values())
+    (word, count), *rest = counts.items()
+    short = f"{word} in {count} of {total} {'world' if total == 1 else 'worlds'}"
+    short = ", ".join([short, *(f"{word} in {count}" for word, count in rest)])
+    question, text = f"Does {method} beat {other}?", " ".join(f"{_sentence(part)}." for part in parts)
+    return [Answer(question, f"{_sentence(short)}.", f"{_sentence(note)}.", text, HEAD_TO_HEAD)]
+
+
+def _cost(board: Sequence[WorldStandings], costs: Mapping[str, Cost], method: str) -> list[Answer]:
+    if method not in costs or not any(found.rank for s in board if (found := s.find(method))):
+        return []
+    note = "With three losses, three backward passes instead of one." if costs[method].passes == "each" else ""
+    text = ""
+    whole, features = step_times().ratios.get(method, (None, None))
+    if whole is not None:
+        note = (
+            f"With three tasks of a SegNet, a step takes {whole:.2f} × as long as a plain step, or {features:.2f} × if "
+            f"gradients are compared at the input of the heads (features=)."
+        )
+        molecules = any(s.world.name == "molecules" and s.find(method) for s in board)
+        text = f"{'Except on QM9, the' if molecules else 'The'} recorded runs compare them on all shared parameters."
+    anchor = COST_FIGURE if whole is None else STEP_TIMES
+    return [Answer(f"What does {method} cost?", f"{_sentence(str(costs[method]))} in each step.", note, text, anchor)]
+
+
+def _sentence(text: str) -> str:
+    """Return the text with a capital at its start."""
+    return text[:1].upper() + text[1:]
+
+
+def _evidence(standings: WorldStandings) -> str:
+    problems, seeds = len(standings.problems), len(standings.seeds)
+    return f"({problems} problem{'s' if problems > 1 else ''}, {seeds} seeds)"
+
+
+def _verb(standings: Sequence[Standing]) -> str:
+    return "score detectably" if len(standings) > 1 else "scores detectably"
