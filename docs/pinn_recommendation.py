@@ -64,9 +64,10 @@ def pinn_row() -> tuple[str, str, str]:
     methods = [s.method for s in better_first(standings, chosen())]
     code = {method: f"`{usage(recipes()[method])}`".replace("tasks", "…") for method in methods}
     use = join([f"{code[method]}{notes[recorded_costs()[method].passes]}" for method in methods])
-    gains = [f"{method}: {without_interval(method)}" for method in (*methods, "BPGS")]
-    why = f"{', '.join(gains)} ({len(standings.problems)} equations)"
-    return "are the residual and boundary terms of a PINN", use, "; ".join([why, *exceptions()])
+    worse = {method: equations(worse_problems(standings, method)) for method in methods}
+    gains = [f"{m}: {without_interval(m)}{f', but worse on {worse[m]}' if worse[m] else ''}" for m in methods]
+    why = f"{'; '.join(gains)}; BPGS on losses: {without_interval('BPGS')}"
+    return "are the residual and boundary terms of a PINN", use, why
 
 
 def pinn_table() -> str:

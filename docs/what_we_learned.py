@@ -71,6 +71,13 @@ USE = {
 """How the README names the methods, with the number of the note on their cost."""
 RIVALS = ("Kendall", "UW-O", "First loss", "FAMO")
 """Methods of similar cost with which BPGS is compared in every world."""
+HYBRIDS = (
+    ("BPGS + CAGrad", "CAGrad"),
+    ("BPGS + CAGrad", "BPGS"),
+    ("BPGS + CAGrad", "First loss + CAGrad"),
+    ("BPGS + PCGrad", "PCGrad"),
+)
+"""BPGS before gradient-space methods, and what it is compared with."""
 DECAY = ("BPGS + CAGrad", "Kendall+ℓ1")
 """Methods whose lead without rescaling may be an effect of the weight decay."""
 
@@ -135,7 +142,7 @@ def helps() -> str:
     rescaled, nyu = board["tables-rescaled"], board["nyuv2"]
     level = [s for s in rescaled.ranked if s.method != PLAIN_SUM and verdict(rescaled.world, s.against_tuned) >= 0]
     level.sort(key=lambda s: -s.against_sum.value if s.against_sum else 0.0)
-    recovering = join([name(s, "tables-rescaled") for s in level], "and")
+    recovering = first_of(level, "tables-rescaled", 4)
     pinns = [table_link(study.name, equations([title])) for title, study in EQUATIONS.items()]
     but = f" But {join(exceptions(), 'and')} than the plain sum." if exceptions() else ""
     return f"""\
@@ -216,19 +223,27 @@ def bpgs() -> str:
   {counts["UW-O"]}; **against First loss**, which divides by the first ones, {counts["First loss"]};
   **against FAMO**, {counts["FAMO"]} (without worlds with a single common seed; Physics counts
   as undecided if both methods fail).
-- **Before a gradient-space method** it removes the scales: on the synthetic problems BPGS + CAGrad is
-  {compared("synthetic", "BPGS + CAGrad", "CAGrad")} against CAGrad, and BPGS + PCGrad is
-  {compared("synthetic", "BPGS + PCGrad", "PCGrad")} against PCGrad. On rescaled tables BPGS + CAGrad is
-  {compared("tables-rescaled", "BPGS + CAGrad", "CAGrad")} against CAGrad, and BPGS + PCGrad is
-  {compared("tables-rescaled", "BPGS + PCGrad", "PCGrad")} against PCGrad.
 - **On gradients** (`statistic="gradient"`) it does not collapse on differential equations
   ({gain("physics", "BPGS (gradient)")}), but loses the KL term of an [autoencoder](gradient-scale.md#measurements).
 - **It takes no measurable time**: {recorded_costs()["BPGS"].time:.2f} times the duration of an epoch with the plain sum
   ({table_link("nyuv2-overhead", "NYUv2, overhead")}).
 - **Best mean rank**: in {len(first) or "none"} of {len(recorded_board())} worlds{places}.
+- **Before a gradient-space method** it removes the scales, which First loss does as well:
+
+{hybrids()}
 
 BPGS is a reasonable default for supervised losses that differ by orders of magnitude. UW-O and First loss are simpler,
 and neither is shown to be worse on rescaled tables."""
+
+
+def hybrids() -> str:
+    """Return the table of BPGS before gradient-space methods, in the worlds in which this was run."""
+    worlds = [key for key in ("synthetic", "tables", "tables-rescaled") if key in recorded_board()]
+    lines = [f"| | {' | '.join(world(key).title for key in worlds)} |", "| --- |" + " --- |" * len(worlds)]
+    for method, other in HYBRIDS:
+        cells = " | ".join(compared(key, method, other) for key in worlds)
+        lines.append(f"| {method} against {other} | {cells} |")
+    return "\n".join(lines)
 
 
 def leaders() -> str:
@@ -304,21 +319,21 @@ def physics_limits() -> str:
 def which_method(prefix: str = "") -> str:
     """Return the table of the README, `prefix` being the path of the documentation."""
     rows = (
+        pinn_row(),
         (
-            "include one that can be driven to zero, or may be negative",
-            "`fixed={…}` for that loss; or `cp.Static`, `cp.PCGrad`¹, `cp.CAGrad`¹ for all",
+            "include a penalty that can be driven to zero (a KL term), or a negative loss",
+            "`fixed={…}` for that loss; or `cp.Static`, `cp.PCGrad`¹ or `cp.CAGrad`¹ for all",
             "weights from 1/L or log L diverge near 0",
         ),
-        pinn_row(),
-        ("have similar scales", "`cp.Static`, `cp.NashMTL`¹", similar_scales()),
+        ("have similar scales", "`cp.Static` or `cp.NashMTL`¹", similar_scales()),
         (
             "are supervised losses of different or unknown scale, none of which can reach zero",
             f"{join([USE[method] for method in SCALE_METHODS])}",
             different_scales(),
         ),
         (
-            "the same, and one backward pass per task is affordable",
-            "`cp.CAGrad(…, weighting=cp.BPGS(…))`¹, `cp.NashMTL`¹",
+            "as above, and one backward pass per task is affordable",
+            "`cp.CAGrad(…, weighting=cp.BPGS(…))`¹, or `weighting=cp.FirstLoss(…)`",
             scale_and_gradients(),
         ),
         ("are not known well enough to choose a row", join([USE[m] for m in unknown_case().methods]), unknown_scales()),
@@ -339,7 +354,7 @@ def similar_scales() -> str:
     """Say which methods score higher than the plain sum on tables without factors."""
     tables = recorded_board()["tables"]
     better = join([name(s, "tables") for s in decided(tables, 1)], "and")
-    only = f"only {better} is shown to score higher" if better else "no method is shown to score higher"
+    only = f"only {better} scores detectably higher" if better else "no method scores detectably higher"
     return f"on {len(tables.problems)} tables {only}; BPGS: {gain('tables', 'BPGS', interval=False)}"
 
 
@@ -354,8 +369,8 @@ def different_scales() -> str:
 
 
 def scale_and_gradients() -> str:
-    """Compare BPGS + CAGrad and Nash-MTL with BPGS where the losses have different scales."""
-    methods = ("BPGS + CAGrad", "Nash-MTL", "BPGS")
+    """Compare CAGrad after BPGS and after First loss with BPGS where the losses have different scales."""
+    methods = ("BPGS + CAGrad", "First loss + CAGrad", "BPGS")
     worlds = {"synthetic": "synthetic problems", "tables-rescaled": "these tables"}
     found = [f"on {text} {join([f'{m} {gain(key, m, interval=False)}' for m in methods], 'and')}"
              for key, text in worlds.items()]  # fmt: skip
@@ -367,7 +382,8 @@ def unknown_scales() -> str:
     text = "neither is shown to be worse than the sum in any group of problems"
     for method in unknown_case().methods:
         found = single_exceptions(list(recorded_board().values()), method)
-        text += f"; {method} is worse on {len(found)} single problems, including {found[-1]}" if found else ""
+        many = f"{len(found)} single problems, including " if found[1:] else ""
+        text += f"; {method} is worse on {many}{found[-1]}" if found else ""
     return text
 
 

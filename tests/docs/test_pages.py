@@ -112,6 +112,7 @@ def score_table() -> str:
         "Kendall": "Kendall", "IMTL-L": "imtl-l", "UW-SO": "UWSO", "PCGrad": "PCGrad", "CAGrad": "cagrad",
         "MGDA": "mgda", "Nash-MTL": "nash-mtl", "IMTL-G": "imtl-g",
         "BPGS + PCGrad": "BPGS + PCGrad", "BPGS + CAGrad": "BPGS + CAGrad",
+        "First loss + CAGrad": "First loss + CAGrad",
     }  # fmt: skip
     sys.path.append(str(DOCS))
     read_first_table = importlib.import_module("recorded").read_first_table

@@ -79,7 +79,7 @@ def test_page_adapts_when_a_world_or_a_check_is_added(script: Any, monkeypatch: 
     board = {key: replace(value, checks=()) for key, value in recorded.recorded_board().items() if key != "tables"}
     for module in (script, recorded):
         monkeypatch.setattr(module, "recorded_board", lambda: board)
-    assert "Not measured yet: Tables; " in script.summary().replace(".", "; ")
+    assert "Not measured yet: Tabular data; " in script.summary().replace(".", "; ")
     assert "are not recorded yet" in script.decay()
     worlds = sum(len(standings.seeds) > 1 for standings in board.values())  # a single seed decides nothing
     assert f" of {worlds} worlds and worse in 1. **Against" in " ".join(script.bpgs().split())

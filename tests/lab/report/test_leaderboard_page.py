@@ -151,7 +151,7 @@ def test_page_opens_with_answers_figures_and_cards(
     )
     assert all((files[0].parent / link).is_file() for link in links)
     page.locator('.answers a[href="#table-head-to-head"]').click()
-    assert page.locator("#table-head-to-head tbody th").first.inner_text() == "Tables"
+    assert page.locator("#table-head-to-head tbody th").first.inner_text() == "Tabular data"
     assert page.locator("#table-head-to-head").is_visible()
     page.locator("details").evaluate_all("all => all.forEach(d => d.open = true)")
     assert overflow(page) == 0

@@ -64,10 +64,11 @@ class Answer:
 PENALTY = Answer(
     "One loss is a KL term or another penalty.",
     "A fixed weight for this term.",
-    "Other weights drive a term that can vanish to zero, at the expense of the other losses.",
-    "This holds for methods that weight losses by their values and by gradient norms, for example with the KL term of "
-    'a VAE or an entropy bonus. The other losses can be balanced: pass the term as fixed={"kl": 0.01}. No study on '
-    'this page has such a term; "Choosing a method" in the documentation has an example.',
+    "Methods that weight losses by their values or by gradient norms can drive such a term to zero, at the expense of "
+    "the other losses.",
+    "Examples are the KL term of a VAE and an entropy bonus. The other losses can be balanced: pass the term as "
+    'fixed={"kl": 0.01}. No study on this page has such a term; "Choosing a method" in the documentation has an '
+    "example.",
 )
 
 
@@ -98,15 +99,15 @@ def _different_units(
     as_good = [s for s in other_methods(standings) if s.against_tuned and verdict(world, s.against_tuned) >= 0]
     cheap = [s for s in as_good if costs[s.method].passes == "one"]
     chosen = sorted(cheap or as_good, key=by_gain)[:MAX_NAMES]
-    behind = "" if plain is None else f" (the plain sum: {format_estimate(world, plain.against_tuned)})"
+    behind = plain and f" The plain sum scores {format_estimate(world, plain.against_tuned)} against it."
     anchor = f"table-{world.name}"
     if not chosen:
-        note = f"No method reaches the hand-tuned sum{behind}."
+        note = f"No method reaches the hand-tuned sum.{behind or ''}"
         return Answer(question, "Weights that undo the units, set by hand.", note, _evidence(standings), anchor)
     names = [s.method for s in chosen]
     note = (
-        f"{'None scores' if len(names) > 1 else 'It does not score'} detectably lower than weights that undo the "
-        f"units{behind}."
+        f"{'None scores' if len(names) > 1 else 'It does not score'} detectably lower than the hand-tuned sum, whose "
+        f"weights undo the units.{behind or ''}"
     )
     failing = [name for name in names if physics and name in collapsed_methods(physics)]
     if failing:
@@ -148,7 +149,7 @@ def _passes(names: Sequence[str], costs: Mapping[str, Cost]) -> str:
 
 
 def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
-    world, question = standings.world, "I train a physics-informed network."
+    world, question = standings.world, "I train a physics-informed network (PINN)."
     chosen = better_first(standings, pinn_methods(standings, costs))
     names = [s.method for s in chosen]
     gains, details = [], []
@@ -176,8 +177,9 @@ def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
     text += f"{''.join(details)}All runs have {pinn_steps(world)} steps. "
     if collapsed:
         text += f"Avoid {join(collapsed, 'and')}: errors more than {1 / COLLAPSE:.0f} times those of the plain sum. "
-    short = f"{', or '.join(_with_passes(name, costs) for name in names)}."
-    return Answer(question, short, note, text + _evidence(standings), f"table-{world.name}", tuple(names))
+    return Answer(
+        question, _either(names, costs), note, text + _evidence(standings), f"table-{world.name}", tuple(names)
+    )
 
 
 def _range_of_problems(standings: WorldStandings, method: str) -> str:
@@ -193,8 +195,11 @@ def _range_of_problems(standings: WorldStandings, method: str) -> str:
     return f", from {low} to {high}"
 
 
-def _with_passes(method: str, costs: Mapping[str, Cost]) -> str:
-    return f"{method} ({EACH})" if costs[method].passes == "each" else method
+def _either(methods: Sequence[str], costs: Mapping[str, Cost]) -> str:
+    """Name one or two methods: "CAGrad (one backward pass per loss); cheaper: BPGS."."""
+    each = [costs[method].passes == "each" for method in methods]
+    named = [f"{method} ({EACH})" if many else method for method, many in zip(methods, each, strict=True)]
+    return f"{('; cheaper: ' if each == [True, False] else ', or ').join(named)}."
 
 
 def _similar_scales(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
@@ -242,23 +247,24 @@ def _unknown_case(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) ->
         f"{len(places)} methods were run in at least {len(board) - 1} of {len(board)} worlds. In no world are these "
         f"detectably worse than the plain sum, ordered by mean rank: {join(named, 'and')}. "
     )
+    missing = {method: [s.world.title for s in board if s.world.title not in places[method]] for method in chosen}
+    text += "".join(f"{method} was not run on {join(titles, 'and')}. " for method, titles in missing.items() if titles)
     failing = [f"{method} ({join(titles, 'and')})" for method, titles in worse.items() if titles]
     text += f"Worse in some worlds: {join(failing, 'and')}. " if failing else ""
     for method in chosen:
         if exceptions := single_exceptions(board, method):
-            count = f"{len(exceptions)} single problem{'s' * (len(exceptions) > 1)}"
-            note += f" {method} is worse on {count}."
+            many = f"{len(exceptions)} single problems, including " if exceptions[1:] else ""
+            note += f" {method} is worse on {many}{exceptions[-1]}."
             text += f"On single problems {method} is worse: {join(exceptions, 'and')}. "
     if costs[cheap].passes == "some":
         text += f"{cheap} needs one backward pass, and in some steps one per loss. "
     one = [method for method in safe if costs[method].passes == "one"]
     text += f"With one backward pass: {join(one)}." if one and cheap not in one else ""
-    short = f"{', or '.join(_with_passes(method, costs) for method in chosen)}."
-    return [Answer("I do not know which applies.", short, note, text.strip(), OVERVIEW, tuple(chosen))]
+    return [Answer("I do not know which applies.", _either(chosen, costs), note, text.strip(), OVERVIEW, tuple(chosen))]
 
 
 def _head_to_head(board: Sequence[WorldStandings], method: str, other: str) -> list[Answer]:
-    sides: dict[int, dict[str, str]] = {1: {}, -1: {}, 0: {}}
+    sides: dict[int, list[tuple[str, str]]] = {1: [], -1: [], 0: []}
     for standings in board:
         estimate = standings.compare(method, other)
         if estimate is not None:
@@ -266,13 +272,15 @@ def _head_to_head(board: Sequence[WorldStandings], method: str, other: str) -> l
             for check in standings.checks:
                 if (checked := check.compare(method, other)) is not None:
                     numbers.append(f"{check_name(standings, check)} {format_estimate(check.world, checked)}")
-            sides[verdict(standings.world, estimate)][standings.world.title] = ", ".join(numbers)
+            title, unequal = standings.world.title, unequal_settings(standings.world, method, other)
+            named = f"{title} ({', '.join(unequal)})" if unequal else title
+            sides[verdict(standings.world, estimate)].append((named, f"{title} ({', '.join(numbers)})"))
     words = {1: "better on", -1: "worse on", 0: "undecided on"}
     found = {words[side]: worlds for side, worlds in sides.items() if worlds}
     if not found:
         return []
-    note = "; ".join(f"{word} {join(list(worlds), 'and')}" for word, worlds in found.items())
-    parts = [f"{word} {join([f'{t} ({n})' for t, n in worlds.items()], 'and')}" for word, worlds in found.items()]
+    note = "; ".join(f"{word} {join([title for title, _ in worlds], 'and')}" for word, worlds in found.items())
+    parts = [f"{word} {join([numbers for _, numbers in worlds], 'and')}" for word, worlds in found.items()]
     counts = {word: len(sides[side]) for side, word in ((1, "yes"), (-1, "no"), (0, "undecided")) if sides[side]}
     total = sum(counts.values())
     (word, count), *rest = counts.items()

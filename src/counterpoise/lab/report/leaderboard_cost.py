@@ -27,15 +27,19 @@ PASSES: dict[Passes, str] = {
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Measured times of a training step, relative to a step with the plain sum.
+    """Measured times of a training step.
 
     Args:
         setting: What was measured, and where.
-        ratios: For each method the time with gradients of all shared parameters, where it was measured, and at
+        plain: Milliseconds of a step with the plain sum.
+        milliseconds: For each method the time with gradients of all shared parameters, where it was measured, and at
             `features=`.
+        ratios: The same, relative to the plain sum in the same round.
     """
 
     setting: str
+    plain: float
+    milliseconds: Mapping[str, tuple[float | None, float]]
     ratios: Mapping[str, tuple[float | None, float]]
 
 
@@ -43,7 +47,8 @@ class StepTimes:
 def step_times() -> StepTimes:
     """Return the times that `benchmarks/gradient_space.py` measured; `benchmarks/render.py` writes the file."""
     content = json.loads((files(__package__) / "step_times.json").read_text(encoding="utf-8"))
-    return StepTimes(content["setting"], {name: tuple(pair) for name, pair in content["ratios"].items()})
+    times = ({name: tuple(pair) for name, pair in content[key].items()} for key in ("milliseconds", "ratios"))
+    return StepTimes(content["setting"], content["plain"], *times)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from .tables import format_seeds
 
 CARD_METHODS = 3
 COMPARED = ("BPGS", "Kendall")
+RECORDED_TIMES = "recorded in benchmarks/results/gradient_space_cuda.json"
 VERDICTS = {1: "better", -1: "worse", 0: "undecided"}
 
 
@@ -159,17 +160,23 @@ def how_compared(world: World) -> str:
 
 def step_times_table() -> PrintedTable:
     """Return the measured times of a step with each method."""
+    times = step_times()
     rows = [
-        [method, "–" if whole is None else f"{whole:.2f} ×", f"{features:.2f} ×"]
-        for method, (whole, features) in step_times().ratios.items()
+        [method, *("–" if ratio is None else f"{ratio:.2f} × ({ms:.1f} ms)" for ratio, ms in zip(*pairs, strict=True))]
+        for method in times.ratios
+        for pairs in [(times.ratios[method], times.milliseconds[method])]
     ]
+    rows.insert(0, [PLAIN_SUM, *[f"1.00 × ({times.plain:.1f} ms)"] * 2])
     heads = ["method", "all shared parameters", "features="]
-    return PrintedTable(heads, rows, "Time of a step, relative to the plain sum", step_times().setting)
+    return PrintedTable(heads, rows, "Time of a step, relative to the plain sum", f"{times.setting}; {RECORDED_TIMES}")
 
 
 def step_times_csv() -> str:
-    rows = [{"method": m, "shared": whole, "features": at} for m, (whole, at) in step_times().ratios.items()]
-    return str(pd.DataFrame(rows).to_csv(index=False, float_format="%.6g"))
+    times = step_times()
+    rows = [[PLAIN_SUM, 1.0, 1.0, times.plain, times.plain]]
+    rows += [[method, *ratios, *times.milliseconds[method]] for method, ratios in times.ratios.items()]
+    frame = pd.DataFrame(rows, columns=["method", "shared", "features", "shared_ms", "features_ms"])
+    return str(frame.to_csv(index=False, float_format="%.6g"))
 
 
 def methods_table(board: Sequence[WorldStandings]) -> PrintedTable:

@@ -135,9 +135,9 @@ def single_exceptions(board: Sequence[WorldStandings], method: str) -> list[str]
 
 
 def _problem_name(standings: WorldStandings, problem: str) -> str:
-    """Return a problem with its world, unless its name says what it is: "oes10 of Tables", "Burgers equation"."""
+    """Return a problem with its world, if its name does not say it: "oes10 in Tabular data", "the Burgers equation"."""
     study, _, condition = problem.rpartition(": ")
-    return f"{condition} of {standings.world.title}" if study else problem
+    return f"{condition} in {standings.world.title}" if study else f"the {problem}" if " " in problem else problem
 
 
 def collapsed_methods(standings: WorldStandings) -> list[str]:

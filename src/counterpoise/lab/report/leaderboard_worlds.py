@@ -87,7 +87,7 @@ WORLDS = (
     ),
     World(
         "tables",
-        "Tables",
+        "Tabular data",
         "Seventeen real tables whose losses have similar scales",
         ("tabular",),
         tuple(condition.key for condition in PLAIN),
@@ -98,7 +98,7 @@ WORLDS = (
     ),
     World(
         "tables-rescaled",
-        "Rescaled tables",
+        "Rescaled tabular data",
         "The same tables with losses of different units: factors from 1 to 1000",
         ("tabular",),
         tuple(condition.key for condition in GRADED),

@@ -33,7 +33,7 @@ PAPER_NAMES = {
 
 
 def all_methods() -> Mapping[str, Recipe]:
-    """Return the recipes of all recorded methods, of forms of BPGS, and of BPGS before three gradient-space methods."""
+    """Return the recipes of all recorded methods, of forms of BPGS, and of hybrids with BPGS or the first losses."""
     recipes: dict[str, Recipe] = {}
     for name in RECORDED:
         label, method = PAPER_NAMES.get(name, (name, recipe(name, clip=5.0)))
@@ -42,6 +42,7 @@ def all_methods() -> Mapping[str, Recipe]:
     recipes["BPGS (gradient)"] = recipe("bpgs", clip=5.0, statistic="gradient")
     for name, label in (("pcgrad", "PCGrad"), ("cagrad", "CAGrad"), ("nash-mtl", "Nash-MTL")):
         recipes[f"BPGS + {label}"] = recipe(name, weighting=BPGS)
+    recipes["First loss + CAGrad"] = recipe("cagrad", weighting=recipe("first-loss"))
     return recipes
 
 

@@ -1,4 +1,4 @@
-"""Seventeen tabular data sets with fifteen methods and single-task training: ranks and invariance to loss factors.
+"""Seventeen tabular data sets with seventeen methods and single-task training: ranks and invariance to loss factors.
 
 This study is beyond the paper.
 """
