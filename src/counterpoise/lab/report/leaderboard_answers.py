@@ -66,9 +66,9 @@ PENALTY = Answer(
     "A fixed weight for this term.",
     "Methods that weight losses by their values or by gradient norms can drive such a term to zero, at the expense of "
     "the other losses.",
-    "Examples are the KL term of a VAE and an entropy bonus. The other losses can be balanced: pass the term as "
-    'fixed={"kl": 0.01}. No study on this page has such a term; "Choosing a method" in the documentation has an '
-    "example.",
+    "Such terms are, for example, the KL term of a VAE and an entropy bonus. The other losses can be balanced: pass "
+    'the term as fixed={"kl": 0.01}. No study on this page has such a term; "Choosing a method" in the documentation '
+    "has an example.",
 )
 
 
@@ -302,7 +302,9 @@ def _cost(board: Sequence[WorldStandings], costs: Mapping[str, Cost], method: st
             f"gradients are compared at the input of the heads (features=)."
         )
         molecules = any(s.world.name == "molecules" and s.find(method) for s in board)
-        text = f"{'Except on QM9, the' if molecules else 'The'} recorded runs compare them on all shared parameters."
+        text = (
+            f"{'Except on QM9, the' if molecules else 'The'} recorded runs compare gradients on all shared parameters."
+        )
     anchor = COST_FIGURE if whole is None else STEP_TIMES
     return [Answer(f"What does {method} cost?", f"{_sentence(str(costs[method]))} in each step.", note, text, anchor)]
 

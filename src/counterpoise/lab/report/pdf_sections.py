@@ -132,7 +132,7 @@ def add_leaderboard(story: Story, leaderboard: LeaderboardSection, folder: Path)
         "hand-tuned sum has the fixed weights that undo all loss factors, or the best of several."
     )
     for answer in leaderboard.answers:
-        story.add(Paragraph(f"<b>{markup(answer.question)}</b> {markup(f'{answer.note} {answer.text}')}", BODY))
+        story.add(Paragraph(f"<b>{markup(answer.question)}</b> {markup(answer.text or answer.note)}", BODY))
     for name, spec in leaderboard.figures.items():
         file = folder / "figures" / f"{name}.pdf"
         reflowed = reflow(spec)
