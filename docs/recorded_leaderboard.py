@@ -6,10 +6,11 @@ from pathlib import Path
 import pandas as pd
 
 from counterpoise.lab.report import collect_runs
-from counterpoise.lab.report.leaderboard import Estimate, WorldStandings, compare_scores, leaderboard
+from counterpoise.lab.report.leaderboard import Estimate, Standing, WorldStandings, compare_scores, leaderboard
+from counterpoise.lab.report.leaderboard_answers import OVERVIEW, Answer, answers
 from counterpoise.lab.report.leaderboard_cost import Cost, step_costs
-from counterpoise.lab.report.leaderboard_text import format_estimate, unequal_settings
-from counterpoise.lab.report.leaderboard_worlds import PLAIN_SUM
+from counterpoise.lab.report.leaderboard_text import format_estimate, unequal_settings, verdict
+from counterpoise.lab.report.leaderboard_worlds import PLAIN_SUM, World
 from counterpoise.lab.report.run_scores import collect_scores
 from counterpoise.lab.report.variants import report_variants
 from counterpoise.lab.studies import STUDIES
@@ -109,3 +110,29 @@ def verdicts(folder: str) -> dict[str, int]:
             verdict = marked.strip("*")
             worst[claim, where] = min(worst.get((claim, where), verdict), verdict, key=order.index)
     return {verdict: list(worst.values()).count(verdict) for verdict in VERDICTS}
+
+
+def world(key: str) -> World:
+    return find_standings(key).world
+
+
+def gain(key: str, method: str, *, interval: bool = True) -> str:
+    """Return a method relative to the plain sum."""
+    return compared(key, method, interval=interval)
+
+
+def decided(standings: WorldStandings, sign: int) -> list[Standing]:
+    """Return the ranked methods that are better (1), worse (−1) or undecided (0) against the plain sum, best first."""
+    found = [s for s in standings.ranked if s.method != PLAIN_SUM and verdict(standings.world, s.against_sum) == sign]
+    return sorted(found, key=lambda s: -s.against_sum.value if s.against_sum else 0.0)
+
+
+def method_and_gain(standing: Standing, key: str) -> str:
+    """Return a method with its comparison with the plain sum: "Nash-MTL (+3.0 %)"."""
+    return f"{standing.method} ({gain(key, standing.method, interval=False)})"
+
+
+def unknown_case() -> Answer:
+    """Return the answer of the report for readers who do not know which case applies."""
+    found = answers(list(recorded_board().values()), recorded_costs())
+    return next(answer for answer in found if answer.anchor == OVERVIEW)

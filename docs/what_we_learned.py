@@ -20,31 +20,34 @@ from pinn_published import (
     other_rates,
     published_table,
 )
-from pinn_recommendation import exceptions, pinn_gains, pinn_row, pinn_table
+from pinn_recommendation import exceptions, pinn_gains, pinn_table
 from recorded_leaderboard import (
     VERDICTS,
     against,
     compared,
-    find_standings,
+    decided,
+    gain,
     ledgers,
+    method_and_gain,
     recorded_board,
     recorded_checks,
     recorded_costs,
     table_link,
+    unknown_case,
     verdicts,
+    world,
 )
+from which_method import which_method
 
 from counterpoise.lab.report.leaderboard import Standing, WorldStandings
-from counterpoise.lab.report.leaderboard_answers import OVERVIEW, Answer, answers
 from counterpoise.lab.report.leaderboard_page import how_compared, with_checks, world_table
 from counterpoise.lab.report.leaderboard_text import (
     collapsed_methods,
     format_estimate,
     join,
-    single_exceptions,
     verdict,
 )
-from counterpoise.lab.report.leaderboard_worlds import PLAIN_SUM, TUNED_SUM, WORLDS, World
+from counterpoise.lab.report.leaderboard_worlds import PLAIN_SUM, TUNED_SUM, WORLDS
 from counterpoise.lab.report.ranks import markdown
 from counterpoise.lab.studies import STUDIES
 
@@ -62,13 +65,6 @@ over three seeds are too narrow, and a single seed has none. Mean ranks are over
 LEVEL = re.compile(r"^(error 1\.0 ×|\+0\.0 %)")
 """A comparison without a difference at its precision, for example of two methods that both collapse."""
 LEADERS = ("Nash-MTL", "CAGrad", "Gradient normalisation", "FAMO", "UW-O", "First loss", "BPGS", "Kendall", PLAIN_SUM)
-SCALE_METHODS = ("First loss", "UW-O", "BPGS", "FAMO", "Gradient normalisation")
-"""Methods that are recommended for losses of different scale."""
-USE = {
-    "First loss": "`cp.FirstLoss`", "UW-O": "`cp.UWO`", "BPGS": "`cp.BPGS`", "FAMO": "`cp.FAMO`³",
-    "Gradient normalisation": "`cp.GradNormalise`²", "Nash-MTL": "`cp.NashMTL`¹",
-}  # fmt: skip
-"""How the README names the methods, with the number of the note on their cost."""
 RIVALS = ("Kendall", "UW-O", "First loss", "FAMO")
 """Methods of similar cost with which BPGS is compared in every world."""
 HYBRIDS = (
@@ -82,30 +78,11 @@ DECAY = ("BPGS + CAGrad", "Kendall+ℓ1")
 """Methods whose lead without rescaling may be an effect of the weight decay."""
 
 
-def world(key: str) -> World:
-    return find_standings(key).world
-
-
-def gain(key: str, method: str, *, interval: bool = True) -> str:
-    """Return a method relative to the plain sum."""
-    return compared(key, method, interval=interval)
-
-
 def tuned(key: str, method: str) -> str:
     """Return a method relative to the hand-tuned sum."""
     standing = recorded_board()[key].find(method)
     assert standing is not None
     return format_estimate(world(key), standing.against_tuned)
-
-
-def decided(standings: WorldStandings, sign: int) -> list[Standing]:
-    """Return the ranked methods that are better (1), worse (−1) or undecided (0) against the plain sum, best first."""
-    found = [s for s in standings.ranked if s.method != PLAIN_SUM and verdict(standings.world, s.against_sum) == sign]
-    return sorted(found, key=lambda s: -s.against_sum.value if s.against_sum else 0.0)
-
-
-def name(standing: Standing, key: str) -> str:
-    return f"{standing.method} ({gain(key, standing.method, interval=False)})"
 
 
 def summary() -> str:
@@ -115,7 +92,7 @@ def summary() -> str:
     for key, standings in recorded_board().items():
         best = next(s for s in standings.ranked if s.method != PLAIN_SUM)
         compared_studies = [study for study in world(key).studies if STUDIES[study].title in titles(standings)]
-        cells = [world(key).title, str(len(standings.problems)), str(len(standings.seeds)), name(best, key)]
+        cells = [world(key).title, str(len(standings.problems)), str(len(standings.seeds)), method_and_gain(best, key)]
         cells += [gain(key, "BPGS"), compared(key, "BPGS", "Kendall")]
         cells.append(", ".join(table_link(study, study) for study in compared_studies))
         lines.append(f"| {' | '.join(cells)} |")
@@ -133,7 +110,7 @@ def titles(standings: WorldStandings) -> set[str]:
 def first_of(found: list[Standing], key: str, count: int = 2) -> str:
     """Name the first methods, and say how many there are besides."""
     more = [f"{len(found) - count} more methods"] if len(found) > count else []
-    return join([*(name(standing, key) for standing in found[:count]), *more], "and")
+    return join([*(method_and_gain(standing, key) for standing in found[:count]), *more], "and")
 
 
 def helps() -> str:
@@ -152,8 +129,8 @@ this: none of them is shown to be worse than the weights set by hand. Kendall ga
 {gain("tables-rescaled", "Kendall", interval=False)}.
 
 **Tasks of different difficulty.** On {table_link("nyuv2", "NYUv2")}, without any factor,
-{join([name(s, "nyuv2") for s in decided(nyu, 1)], "and")} are better than the plain sum over {len(nyu.seeds)} seeds.
-They trade segmentation for surface normals, in which the plain sum is weak. On [QM9](qm9.md),
+{join([method_and_gain(s, "nyuv2") for s in decided(nyu, 1)], "and")} are better than the plain sum over
+{len(nyu.seeds)} seeds. They trade segmentation for surface normals, in which the plain sum is weak. On [QM9](qm9.md),
 {first_of(decided(board["molecules"], 1), "molecules")} are better.
 
 **Gradients of different size.** On differential equations ({join(pinns, "and")}), methods that compare
@@ -164,8 +141,8 @@ conditions, chosen for each equation at two other seeds, has an {gain("physics",
 def harms() -> str:
     """Say where methods are worse than the plain sum."""
     tables = recorded_board()["tables"]
-    better, worse = (join([name(s, "tables") for s in decided(tables, sign)], "and") for sign in (1, -1))
-    synthetic = join([name(s, "synthetic") for s in decided(recorded_board()["synthetic"], -1)], "and")
+    better, worse = (join([method_and_gain(s, "tables") for s in decided(tables, sign)], "and") for sign in (1, -1))
+    synthetic = join([method_and_gain(s, "synthetic") for s in decided(recorded_board()["synthetic"], -1)], "and")
     failing = collapsed_methods(recorded_board()["physics"])
     return f"""\
 **Losses of similar scale.** On the same {table_link("tabular", "seventeen tables")} without factors,
@@ -277,12 +254,6 @@ needs a second forward pass.{single}"""
     return "\n".join([*lines, cost])
 
 
-def unknown_case() -> Answer:
-    """Return the answer of the report for readers who do not know which case applies."""
-    found = answers(list(recorded_board().values()), recorded_costs())
-    return next(answer for answer in found if answer.anchor == OVERVIEW)
-
-
 def claims() -> str:
     """Return the verdicts on the claims of each ledger."""
     lines = [f"| claims | {' | '.join(VERDICTS)} | ledger |", "| --- |" + " ---: |" * len(VERDICTS) + " --- |"]
@@ -314,77 +285,6 @@ def physics_limits() -> str:
     """Say on how many equations the comparison of physics-informed networks rests, and how they differ."""
     seeds = len(recorded_board()["physics"].seeds)
     return f"**Physics.** The comparison rests on {len(EQUATIONS)} equations and {seeds} seeds. {reversed_order()}"
-
-
-def which_method(prefix: str = "") -> str:
-    """Return the table of the README, `prefix` being the path of the documentation."""
-    rows = (
-        pinn_row(),
-        (
-            "include a penalty that can be driven to zero (a KL term), or a negative loss",
-            "`fixed={…}` for that loss; or `cp.Static`, `cp.PCGrad`¹ or `cp.CAGrad`¹ for all",
-            "weights from 1/L or log L diverge near 0",
-        ),
-        ("have similar scales", "`cp.Static` or `cp.NashMTL`¹", similar_scales()),
-        (
-            "are supervised losses of different or unknown scale, none of which can reach zero",
-            f"{join([USE[method] for method in SCALE_METHODS])}",
-            different_scales(),
-        ),
-        (
-            "as above, and one backward pass per task is affordable",
-            "`cp.CAGrad(…, weighting=cp.BPGS(…))`¹, or `weighting=cp.FirstLoss(…)`",
-            scale_and_gradients(),
-        ),
-        ("are not known well enough to choose a row", join([USE[m] for m in unknown_case().methods]), unknown_scales()),
-    )
-    lines = ["| Your losses | Use | Why |", "| --- | --- | --- |"]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            "¹ One backward pass per loss. ² One per loss in some steps. ³ A second forward pass. Comparisons are with "
-            f"the plain sum of the losses ([all]({prefix}leaderboard.md)).",
-        ]
-    )
-
-
-def similar_scales() -> str:
-    """Say which methods score higher than the plain sum on tables without factors."""
-    tables = recorded_board()["tables"]
-    better = join([name(s, "tables") for s in decided(tables, 1)], "and")
-    only = f"only {better} scores detectably higher" if better else "no method scores detectably higher"
-    return f"on {len(tables.problems)} tables {only}; BPGS: {gain('tables', 'BPGS', interval=False)}"
-
-
-def different_scales() -> str:
-    """Say what the methods for losses of different scale gain on rescaled tables."""
-    rescaled = recorded_board()["tables-rescaled"]
-    assert all(verdict(rescaled.world, found.against_tuned) >= 0 for m in SCALE_METHODS if (found := rescaled.find(m)))
-    gains = [found.against_sum.value for m in SCALE_METHODS if (found := rescaled.find(m)) and found.against_sum]
-    low, high = (f"{value:.0f}" for value in (min(gains), max(gains)))
-    count = len(rescaled.problems)
-    return f"+{low} to +{high} % on {count} tables with factors up to 1000, level with weights set by hand"
-
-
-def scale_and_gradients() -> str:
-    """Compare CAGrad after BPGS and after First loss with BPGS where the losses have different scales."""
-    methods = ("BPGS + CAGrad", "First loss + CAGrad", "BPGS")
-    worlds = {"synthetic": "synthetic problems", "tables-rescaled": "these tables"}
-    found = [f"on {text} {join([f'{m} {gain(key, m, interval=False)}' for m in methods], 'and')}"
-             for key, text in worlds.items()]  # fmt: skip
-    return "; ".join(found)
-
-
-def unknown_scales() -> str:
-    """Say where the methods for unknown cases are worse than the plain sum."""
-    text = "neither is shown to be worse than the sum in any group of problems"
-    for method in unknown_case().methods:
-        found = single_exceptions(list(recorded_board().values()), method)
-        many = f"{len(found)} single problems, including " if found[1:] else ""
-        text += f"; {method} is worse on {many}{found[-1]}" if found else ""
-    return text
 
 
 def leaderboard_page() -> str:

@@ -1,0 +1,85 @@
+"""The table on which method to use, the same in the README, index.md and choosing.md."""
+
+from pinn_recommendation import pinn_row
+from recorded_leaderboard import decided, gain, method_and_gain, recorded_board, unknown_case
+
+from counterpoise.lab.report.leaderboard_text import join, single_exceptions, verdict
+
+SCALE_METHODS = ("First loss", "UW-O", "BPGS", "FAMO", "Gradient normalisation")
+"""Methods that are recommended for losses of different scale."""
+USE = {
+    "First loss": "`cp.FirstLoss`", "UW-O": "`cp.UWO`", "BPGS": "`cp.BPGS`", "FAMO": "`cp.FAMO`³",
+    "Gradient normalisation": "`cp.GradNormalise`²", "Nash-MTL": "`cp.NashMTL`¹",
+}  # fmt: skip
+"""How the README names the methods, with the number of the note on their cost."""
+
+
+def which_method(prefix: str = "") -> str:
+    """Return the table of the README, `prefix` being the path of the documentation."""
+    rows = (
+        pinn_row(),
+        (
+            "include a penalty that can be driven to zero (a KL term), or a negative loss",
+            "`fixed={…}` for that loss; or `cp.Static`, `cp.PCGrad`¹ or `cp.CAGrad`¹ for all",
+            "weights from 1/L or log L diverge near 0",
+        ),
+        ("have similar scales", "`cp.Static` or `cp.NashMTL`¹", similar_scales()),
+        (
+            "are supervised losses of different or unknown scale, none of which can reach zero",
+            f"{join([USE[method] for method in SCALE_METHODS])}",
+            different_scales(),
+        ),
+        (
+            "as above, and one backward pass per task is affordable",
+            "`cp.CAGrad(…, weighting=cp.BPGS(…))`¹, or `weighting=cp.FirstLoss(…)`",
+            scale_and_gradients(),
+        ),
+        ("are not known well enough to choose a row", join([USE[m] for m in unknown_case().methods]), unknown_scales()),
+    )
+    lines = ["| Your losses | Use | Why |", "| --- | --- | --- |"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "¹ One backward pass per loss. ² One per loss in some steps. ³ A second forward pass. Comparisons are with "
+            f"the plain sum of the losses ([all]({prefix}leaderboard.md)).",
+        ]
+    )
+
+
+def similar_scales() -> str:
+    """Say which methods score higher than the plain sum on tables without factors."""
+    tables = recorded_board()["tables"]
+    better = join([method_and_gain(s, "tables") for s in decided(tables, 1)], "and")
+    only = f"only {better} scores detectably higher" if better else "no method scores detectably higher"
+    return f"on {len(tables.problems)} tables {only}; BPGS: {gain('tables', 'BPGS', interval=False)}"
+
+
+def different_scales() -> str:
+    """Say what the methods for losses of different scale gain on rescaled tables."""
+    rescaled = recorded_board()["tables-rescaled"]
+    assert all(verdict(rescaled.world, found.against_tuned) >= 0 for m in SCALE_METHODS if (found := rescaled.find(m)))
+    gains = [found.against_sum.value for m in SCALE_METHODS if (found := rescaled.find(m)) and found.against_sum]
+    low, high = (f"{value:.0f}" for value in (min(gains), max(gains)))
+    count = len(rescaled.problems)
+    return f"+{low} to +{high} % on {count} tables with factors up to 1000, level with weights set by hand"
+
+
+def scale_and_gradients() -> str:
+    """Compare CAGrad after BPGS and after First loss with BPGS where the losses have different scales."""
+    methods = ("BPGS + CAGrad", "First loss + CAGrad", "BPGS")
+    worlds = {"synthetic": "synthetic problems", "tables-rescaled": "these tables"}
+    found = [f"on {text} {join([f'{m} {gain(key, m, interval=False)}' for m in methods], 'and')}"
+             for key, text in worlds.items()]  # fmt: skip
+    return "; ".join(found)
+
+
+def unknown_scales() -> str:
+    """Say where the methods for unknown cases are worse than the plain sum."""
+    text = "neither is shown to be worse than the sum in any group of problems"
+    for method in unknown_case().methods:
+        found = single_exceptions(list(recorded_board().values()), method)
+        many = f"{len(found)} single problems, including " if found[1:] else ""
+        text += f"; {method} is worse on {many}{found[-1]}" if found else ""
+    return text
