@@ -129,7 +129,7 @@ def test_cost_says_where_gradients_are_compared() -> None:
     cost = answers(leaderboard(frames), step_costs({}))[-1]
     assert cost.question == "What does Nash-MTL cost?"
     assert cost.note.startswith("With three tasks of a SegNet, a step takes 2.20 × as long as a plain step")
-    assert cost.text == ("The recorded runs compare gradients on all shared parameters.")
+    assert cost.text == "The recorded runs compare gradients on all shared parameters."
 
 
 def test_comparison_with_unequal_settings_says_so() -> None:
