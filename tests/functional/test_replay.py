@@ -202,3 +202,24 @@ def test_steps_with_replayed_solvers_agree_with_the_cpu(name: str, monkeypatch: 
             balancer.backward([*(z @ batch)], features=z)
             found.setdefault(device, []).append(None if balancer.weights is None else balancer.weights.cpu())
     torch.testing.assert_close(found["cuda"], found["cpu"], rtol=1e-6, atol=1e-8)
+
+
+@needs_cuda
+def test_replays_on_parallel_streams_do_not_share_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each recording has its own workspace for cuBLAS, which others neither use nor free."""
+    monkeypatch.setattr(_replay, "ENABLED", False)
+    names = ["imtl-g", "cagrad", "nash", "fairgrad"]
+    solvers = {name: SOLVERS[name] for name in names}
+    gram = grams("conflicting", 1, 11)[0].cuda()
+    expected = {name: solver(gram) for name, solver in solvers.items()}
+    streams = {name: torch.cuda.Stream() for name in solvers}
+    monkeypatch.setattr(_replay, "ENABLED", True)
+    for _ in range(20):
+        torch.cuda.synchronize()
+        found = {}
+        for name, solver in solvers.items():
+            with torch.cuda.stream(streams[name]):
+                found[name] = solver(gram)
+        torch.cuda.synchronize()
+        for name, weights in found.items():
+            torch.testing.assert_close(weights, expected[name], rtol=1e-9, atol=1e-12)

@@ -48,9 +48,12 @@ class Recording:
 def capture(call: Callable[[], R], warm_up: Callable[[], object] | None = None) -> tuple[torch.cuda.CUDAGraph, R]:
     """Capture a call on a stream of its own.
 
+    The graph gets its own cuBLAS workspace. The workspace of the stream would be shared with other graphs, which may be
+    replayed on another stream at the same time, and would be freed when this function or Inductor captures another one.
+
     Args:
         call: What to capture. It is recorded and does not run.
-        warm_up: Runs before on the same stream, to allocate its workspaces outside the graph. Default: `None`.
+        warm_up: Runs before on the same stream, to load kernels and create handles. Default: `None`.
 
     Returns:
         tuple: The graph, and the result of the call, which each replay overwrites.
@@ -62,11 +65,13 @@ def capture(call: Callable[[], R], warm_up: Callable[[], object] | None = None) 
         if warm_up is not None:
             warm_up()
         torch.cuda.synchronize()
+        torch._C._cuda_clearCublasWorkspaces()
         graph.capture_begin(capture_error_mode="thread_local")
         try:
             result = call()
         finally:
             graph.capture_end()
+            torch._C._cuda_clearCublasWorkspaces()
     current.wait_stream(side)
     return graph, result
 
