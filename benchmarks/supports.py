@@ -1,8 +1,9 @@
-"""Time Gram solvers on CUDA that try all supports, relative to the same solvers with a fixed number of rounds.
+"""Time Gram solvers on CUDA: a fixed number of rounds, all supports, and Newton's method as one kernel.
 
 python benchmarks/supports.py
 
-This decides up to how many tasks a device tries all of them (`ENUMERATED_CUDA_TASKS`).
+This decides up to how many tasks a device tries all supports (`ENUMERATED_CUDA_TASKS`) and uses the kernel
+(`NEWTON_KERNEL_TASKS`).
 """
 
 import argparse
@@ -27,8 +28,9 @@ SOLVERS: dict[str, Callable[[Tensor], Tensor]] = {
     "Nash-MTL": f.nash_weights,
     "FairGrad": partial(f.fairgrad_weights, alpha=2.0),
 }
-LIMITS = {"rounds": 0, "all supports": 16}
-"""Values of `ENUMERATED_CUDA_TASKS` to compare."""
+LIMITS = {"rounds": (0, 0), "all supports": (16, 0), "one kernel": (16, 16)}
+"""Values of `ENUMERATED_CUDA_TASKS` and `NEWTON_KERNEL_TASKS` to compare."""
+WITH_KERNEL = ("Nash-MTL", "FairGrad")
 
 
 def rows() -> list[dict[str, Any]]:
@@ -39,9 +41,11 @@ def rows() -> list[dict[str, Any]]:
         for name, solver in SOLVERS.items():
             solve = partial(solver, gradients @ gradients.mT)
             graphs = {}
-            for case, limit in LIMITS.items():
-                limited = mock.patch.object(tolerances, "ENUMERATED_CUDA_TASKS", limit)
-                with limited, mock.patch.object(_replay, "ENABLED", False):  # not the graph of the other case
+            for case, (supports, kernel) in LIMITS.items():
+                if kernel and name not in WITH_KERNEL:
+                    continue
+                limited = mock.patch.multiple(tolerances, ENUMERATED_CUDA_TASKS=supports, NEWTON_KERNEL_TASKS=kernel)
+                with limited, mock.patch.object(_replay, "ENABLED", False):  # not the graph of another case
                     graphs[case] = _replay.capture(solve, warm_up=solve)[0]
             times = compare({case: graph.replay for case, graph in graphs.items()}, wait=True, rounds=5)
             found.append({"method": name, "T": tasks} | {case: 1e6 * time for case, (time, _) in times.items()})

@@ -1,6 +1,7 @@
 """Gradient-space methods on CUDA: agreement with the CPU, no synchronisation. Needs only torch and pytest."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,14 @@ from counterpoise.gradients import combination, gram
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-SOLVERS = {"mgda": f.mgda, "cagrad": f.cagrad, "nash": f.nash, "upgrad": f.upgrad, "imtl-g": f.imtl_g}
+SOLVERS: dict[str, Callable[[Tensor], f.Solution]] = {
+    "mgda": f.mgda,
+    "cagrad": f.cagrad,
+    "nash": f.nash,
+    "fairgrad": partial(f.fairgrad, alpha=2.0),
+    "upgrad": f.upgrad,
+    "imtl-g": f.imtl_g,
+}
 WITHOUT_SYNC = [name for name in ALL if name != "aligned-mtl"]
 
 

@@ -65,6 +65,7 @@ WEIGHTED_CONVERGED = 3e-7  # the same with a preference: the error is below 1e-1
 NEWTON_ROUNDS = 64  # Nash-MTL on the CPU
 NEWTON_DEVICE_ROUNDS = 14
 NEWTON_POWER_ROUNDS = 80  # FairGrad with α ≠ 1 on the CPU; its merit function is less well behaved
+NEWTON_KERNEL_TASKS = 16  # tasks up to which one kernel on CUDA runs all iterations, up to the limit of the CPU
 FULL_STEP = 0.25  # relative step length up to which Newton's method takes full steps
 START_FLOOR = 0.25  # lower bound of the sums that the starting point is computed from
 CURVATURE_FLOOR = 1e-14  # lower bound of xᵀCx for the starting point on a device

@@ -1,6 +1,8 @@
 """Nash-MTL and FairGrad: damped Newton iterations on a strictly convex problem."""
 
 import math
+from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -37,8 +39,9 @@ def fairgrad(gram: Tensor, *, alpha: float = 1.0, preference: Tensor | None = No
 
     - if G is closer to that case than its precision resolves: for two gradients, a cosine below −1 + 5e-7 in float32 or
       −1 + 2e-12 in float64;
-    - if Newton's method did not converge: on a device, which runs fewer rounds, for three or more tasks within about
-      1e-4 of that case, and for α ≠ 1 with about a hundred tasks;
+    - if Newton's method did not converge: where it runs fewer rounds (on CUDA for more than 16 tasks or with a
+      preference, and in compiled graphs), for three or more tasks within about 1e-4 of that case, and for α ≠ 1 with
+      about a hundred tasks;
     - for α ≠ 1, if norms differ by more than about ten orders of magnitude;
     - for small α, if tasks conflict and w^{−1/α} underflows.
 
@@ -188,16 +191,26 @@ def _normalise_preference(parts: NormalisedGram, preference: Tensor) -> Tensor:
 
 
 def _solve_nash(parts: NormalisedGram) -> tuple[Tensor, Tensor]:
-    """Solve x_i (Cx)_i = 1 for x = ‖g‖w; return x and where it is a solution.
+    """Solve x_i (Cx)_i = 1 for x = ‖g‖w; return x and where it is a solution."""
+    cosines, newton = parts.cosines, _select_kernel(parts.cosines)
+    x = _iterate_nash(cosines) if newton is None else newton(cosines, _inverse_or_one(parts), 1.0)[0]
+    # Large cancelling terms distinguish a solution from an iterate that diverges.
+    products = torch.bmm(cosines.abs(), x) * x
+    error = (x * torch.bmm(cosines, x) - 1).abs()
+    solved = (error <= tolerances.NASH_ERROR + tolerances.CANCELLATION * products) & (products <= _largest_term(parts))
+    return x, solved.all(-2, keepdim=True)
+
+
+def _iterate_nash(cosines: Tensor) -> Tensor:
+    """Return the last iterate x of Newton's method for x_i (Cx)_i = 1.
 
     A Newton step in relative coordinates is dx/x = y with (H + 1)y = 1 − H1, H = diag(x) C diag(x), which is the same
     as 1 + y = 2(H + 1)⁻¹1. The problem is self-concordant: steps of length 1/(1 + ‖y‖) converge from any start to where
     full steps do.
     """
-    cosines = parts.cosines
     eye = identity(cosines)
-    halves = torch.full_like(parts.norms, 0.5)
     x = _start_nash(cosines)
+    halves = torch.full_like(x, 0.5)
     for _ in range(tolerances.NEWTON_ROUNDS if can_sync(cosines) else tolerances.NEWTON_DEVICE_ROUNDS):
         terms = cosines * (x * x.mT)
         z = solve(terms + eye, halves).mul_(2.0)  # 1 + y = 2z
@@ -210,11 +223,7 @@ def _solve_nash(parts: NormalisedGram) -> tuple[Tensor, Tensor]:
         # Far from the solution the Newton system is singular; keep the current iterate.
         y = (2 * z - 1).nan_to_num(0.0, 0.0, 0.0)
         x = _damped_step(x, y, y.norm(dim=-2, keepdim=True))
-    # Large cancelling terms distinguish a solution from an iterate that diverges.
-    products = torch.bmm(cosines.abs(), x) * x
-    error = (x * torch.bmm(cosines, x) - 1).abs()
-    solved = (error <= tolerances.NASH_ERROR + tolerances.CANCELLATION * products) & (products <= _largest_term(parts))
-    return x, solved.all(-2, keepdim=True)
+    return x
 
 
 def _start_nash(cosines: Tensor) -> Tensor:
@@ -231,6 +240,14 @@ def _start_nash(cosines: Tensor) -> Tensor:
 def _solve_power(parts: NormalisedGram, power: float) -> tuple[Tensor, Tensor]:
     """Solve x_i (Cx)_i = w_i^{1−p} for x = ‖g‖w in the same way; return x and where it is a solution."""
     cosines, inverse = parts.cosines, _inverse_or_one(parts)
+    x, length = (_select_kernel(cosines) or _iterate_power)(cosines, inverse, power)
+    sizes = torch.bmm(cosines.abs(), x) * x
+    largest = (sizes / (x * inverse) ** (1 - power)).amax(-2, keepdim=True)
+    return x, (length < tolerances.NEWTON_CONVERGED) & (largest < _largest_term(parts))
+
+
+def _iterate_power(cosines: Tensor, inverse: Tensor, power: float) -> tuple[Tensor, Tensor]:
+    """Return the last iterate x of Newton's method for x_i (Cx)_i = w_i^{1−p}, and the length of its relative step."""
     x = inverse ** ((1 - power) / (1 + power))
     for _ in range(iteration_limit(tolerances.NEWTON_POWER_ROUNDS, cosines)):
         # Along a ray the problem is one-dimensional: move to its solution first.
@@ -243,12 +260,26 @@ def _solve_power(parts: NormalisedGram, power: float) -> tuple[Tensor, Tensor]:
         hessian = terms + torch.diag_embed((power * target).squeeze(-1))
         y = solve(hessian, rest).nan_to_num(0.0)
         length = y.norm(dim=-2, keepdim=True)
-        converged = length < tolerances.NEWTON_CONVERGED
-        if all_converged(~converged):
-            break
         x = _clamp_iterate(_damped_step(x, y, length))
-    largest = (terms.abs().sum(-1, keepdim=True) / target).amax(-2, keepdim=True)
-    return x + x * y, converged & (largest < _largest_term(parts))
+        if all_converged(length >= tolerances.NEWTON_CONVERGED):
+            break
+    return x, length
+
+
+def _select_kernel(cosines: Tensor) -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]] | None:
+    """Return Newton's method as one kernel for matrices (B, T, T), or None where it is not available."""
+    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    few = cosines.shape[-1] <= tolerances.NEWTON_KERNEL_TASKS
+    return _load_cuda_kernel() if cosines.is_cuda and few and not transformed else None
+
+
+@cache
+def _load_cuda_kernel() -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]] | None:
+    try:
+        from ..kernels.newton_cuda import newton
+    except ImportError:  # this build of torch has no Triton
+        return None
+    return newton
 
 
 def _solve_weighted(parts: NormalisedGram, power: float, p: Tensor) -> tuple[Tensor, Tensor]:
