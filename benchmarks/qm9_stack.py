@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,10 @@ from counterpoise.lab.models.qm9 import COMPUTE_DTYPES, StackedMPNN
 from counterpoise.lab.studies import Cell, Study
 from counterpoise.lab.studies.qm9 import (
     COMPARED,
+    FEATURES,
     FURTHER,
     FURTHER_METHODS,
+    FURTHER_SEEDS,
     GRADIENT_SPACE,
     KENDALL_SEEDS,
     MAIN,
@@ -251,18 +253,19 @@ def selections(study: Study, device: str, epochs: int | None = None, largest: in
     """Return the runs of the study, the most important first: each selection has its methods and seeds."""
     first = study.seeds[:1]
     parts = (
-        (MAIN, MAIN_METHODS, study.seeds),
-        (FURTHER, FURTHER_METHODS, first),
-        (RERUN, COMPARED, first),
-        (MAIN, ("Kendall",), KENDALL_SEEDS),
-        (SANITISED, COMPARED, first),
-        (RAW, COMPARED, first),
-        (FURTHER, GRADIENT_SPACE, first),  # twice the time of the others
+        ((MAIN, MAIN_METHODS, study.seeds),),
+        ((FURTHER, FURTHER_METHODS, first),),
+        ((FEATURES, GRADIENT_SPACE, first), (FURTHER_SEEDS, ("Kendall",), KENDALL_SEEDS)),  # one stack
+        ((RERUN, COMPARED, first),),
+        ((SANITISED, COMPARED, first),),
+        ((RAW, COMPARED, first),),
     )
+    select = partial(select_runs, study, epochs=epochs, device=device)
     found = []
-    for condition, methods, seeds in parts:
-        cells = select_runs(study, seeds=seeds, epochs=epochs, device=device, methods=methods, conditions=[condition])
-        found.append(Selection(study, tuple(sorted(cells, key=lambda cell: cell.run.seed)), largest))
+    for part in parts:
+        each = [select(seeds=seeds, methods=names, conditions=[key]) for key, names, seeds in part]
+        cells = sorted(chain(*each), key=lambda cell: cell.run.seed)
+        found.append(Selection(study, tuple(cells), largest))
     return found
 
 

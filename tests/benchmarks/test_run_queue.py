@@ -144,7 +144,11 @@ def test_queues_begin_with_the_runs_that_matter_most(script: str, scripts: Any) 
     else:
         assert [run.recipe for run in first.runs] == list(module.MAIN_METHODS.values())
         assert {run.seed for run in first.runs} == {42}
-        assert {cell.condition.key for cell in found[-1].cells} == {qm9_study.FURTHER}
+        (with_gradients,) = (
+            part for part in found if qm9_study.FEATURES in {cell.condition.key for cell in part.cells}
+        )
+        assert {cell.condition.key for cell in with_gradients.cells} == {qm9_study.FEATURES, qm9_study.FURTHER_SEEDS}
+        assert len(list(with_gradients.stacks({}.get))) == 1
         grid = {(cell.method, cell.condition.key) for cell in qm9_study.STUDY.grid()}
         queued = {(cell.method, cell.condition.key) for selection in found for cell in selection.cells}
         assert {key for _, key in grid - queued} == {qm9_study.PARAMETERS}

@@ -95,7 +95,7 @@ def test_methods_that_are_worse_in_no_world_are_recommended_where_the_case_is_un
     assert answer.code == ("cp.NashMTL(tasks)", "cp.GradNormalise(tasks)")
     assert answer.methods == ("Nash-MTL", "Gradient normalisation")
     assert answer.text.startswith(
-        "3 methods were run in at least 3 of 4 worlds. In no world are these detectably worse"
+        "3 methods have a rank in at least 3 of 4 worlds. In no world are these detectably worse"
     )
     # The errors of Gradient normalisation are half of those of the sum at each seed, so that there is no interval.
     assert "rank: Nash-MTL (better in 4 of 4) and Gradient normalisation (better in 3 of 4)." in answer.text

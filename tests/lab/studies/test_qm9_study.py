@@ -7,6 +7,7 @@ from counterpoise.lab.report import ledger, tables
 from counterpoise.lab.report.figures.study_figures import study_figures
 from counterpoise.lab.studies.qm9 import (
     CHANGE,
+    FEATURES,
     GRADIENT_SPACE,
     MAIN,
     MAIN_METHODS,
@@ -40,7 +41,7 @@ def test_the_default_grid_has_three_seeds_of_the_main_methods() -> None:
 def test_gradient_space_methods_run_at_the_features_and_on_the_parameters() -> None:
     for name in GRADIENT_SPACE:
         found = {cell.condition.key: cell.run.data.kwargs for cell in STUDY.grid(seeds=[42]) if cell.method == name}
-        assert set(found) == {"further methods", PARAMETERS}
+        assert set(found) == {FEATURES, PARAMETERS}
         assert found[PARAMETERS] == {"compared": "parameters"}
 
 

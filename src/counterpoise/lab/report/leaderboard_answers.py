@@ -223,8 +223,17 @@ def _similar_scales(standings: WorldStandings, costs: Mapping[str, Cost]) -> Ans
     )
 
 
+def _worlds_without_rank(board: Sequence[WorldStandings], method: str) -> str:
+    """Say in which worlds a method was not run, or at fewer seeds than the methods with a rank."""
+    found = {s.world.title: s.find(method) for s in board}
+    absent = [title for title, standing in found.items() if standing is None]
+    fewer = [title for title, standing in found.items() if standing is not None and standing.rank is None]
+    text = f"{method} was not run on {join(absent, 'and')}. " if absent else ""
+    return text + (f"{method} was run at fewer seeds on {join(fewer, 'and')}. " if fewer else "")
+
+
 def _unknown_case(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> list[Answer]:
-    """Name the methods that are worse than the plain sum in no world, of those that were run in all worlds but one."""
+    """Name the methods that are worse than the plain sum in no world, of those with a rank in all worlds but one."""
     places: dict[str, dict[str, tuple[int, float]]] = {}
     for standings in board:
         for s in other_methods(standings):
@@ -244,11 +253,10 @@ def _unknown_case(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) ->
     named = [f"{method} (better in {better[method]} of {len(places[method])})" for method in safe]
     note = "Neither is detectably worse than the plain sum in any world in which it was run."
     text = (
-        f"{len(places)} methods were run in at least {len(board) - 1} of {len(board)} worlds. In no world are these "
+        f"{len(places)} methods have a rank in at least {len(board) - 1} of {len(board)} worlds. In no world are these "
         f"detectably worse than the plain sum, ordered by mean rank: {join(named, 'and')}. "
     )
-    missing = {method: [s.world.title for s in board if s.world.title not in places[method]] for method in chosen}
-    text += "".join(f"{method} was not run on {join(titles, 'and')}. " for method, titles in missing.items() if titles)
+    text += "".join(_worlds_without_rank(board, method) for method in chosen)
     failing = [f"{method} ({join(titles, 'and')})" for method, titles in worse.items() if titles]
     text += f"Worse in some worlds: {join(failing, 'and')}. " if failing else ""
     for method in chosen:

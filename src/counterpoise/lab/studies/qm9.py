@@ -15,13 +15,17 @@ from .claims import Claim, lower, score
 from .paper_tables import Paper
 
 SEEDS = (42, 43, 44)
-KENDALL_SEEDS = tuple(range(45, 51))
+KENDALL_SEEDS = (45, 46)
 """Further seeds of Kendall, whose Δm is lower than the published one: they show how far it depends on the seed."""
+SHORTER = {"epochs": 284}
+"""Runs that ended before epoch 300, when the time on the GPU was used up. Their learning rates were at the minimum."""
 CHANGE = "mae_change"
 METRICS = (CHANGE, *(f"mae_{target}" for target in TARGETS))
-MAIN, FURTHER, PARAMETERS = "main", "further methods", "shared parameters"
+MAIN, FURTHER = "main", "further methods"
+FEATURES, PARAMETERS = "gradients at the features", "shared parameters"
+FURTHER_SEEDS = "further seeds"
 RAW, SANITISED, RERUN = "raw targets", "sanitised features", "set-up of NTKMTL"
-COMPARED_WITH_PUBLISHED = (MAIN, FURTHER, PARAMETERS, RAW, SANITISED)
+COMPARED_WITH_PUBLISHED = (MAIN, FURTHER, FEATURES, PARAMETERS, RAW, SANITISED)
 TOLERANCE = 0.15  # relative, of a reproduced Δm
 REPRODUCED = ("Sum", "SI", "Kendall", "FAMO")
 BEYOND = "beyond the papers"
@@ -148,8 +152,12 @@ STUDY = Study(
     problem="qm9",
     conditions=(
         condition(MAIN, MAIN_METHODS),
-        condition(FURTHER, FURTHER_METHODS | GRADIENT_SPACE, "further methods, compared at the features"),
-        condition(PARAMETERS, GRADIENT_SPACE, "compared on the shared parameters", compared="parameters"),
+        condition(FURTHER, FURTHER_METHODS, "further methods"),
+        condition(FEATURES, GRADIENT_SPACE, "gradients compared at the features; 284 epochs instead of 300", SHORTER),
+        condition(PARAMETERS, GRADIENT_SPACE, "gradients compared on the shared parameters", compared="parameters"),
+        condition(
+            FURTHER_SEEDS, {"Kendall": METHODS["Kendall"]}, "further seeds; 284 epochs instead of 300", SHORTER
+        ),
         condition(RAW, COMPARED, "targets that are not standardised", targets="raw"),
         condition(SANITISED, COMPARED, "features with aromaticity and hybridisation", sanitised=True),
         condition(
