@@ -66,6 +66,7 @@ gc.disable()  # nothing is garbage while tests are collected, and looking for it
 
 collect_ignore = [  # these import Triton or Ray and have no doctests
     "src/counterpoise/kernels/bpgs_cuda.py",
+    "src/counterpoise/kernels/newton_cuda.py",
     "src/counterpoise/lab/engine/ray_executor.py",
     "src/counterpoise/lab/models/pinn_layers.py",
     "src/counterpoise/lab/engine/jacobi_triton.py",

@@ -1,8 +1,13 @@
 """Nash-MTL and FairGrad: the defining equations and the fallback."""
 
+import importlib
+from collections.abc import Callable, Iterator
+
 import pytest
 import torch
-from helpers.grams import REGULAR, SIZES, cosines_and_norms, grams
+from helpers.grams import KINDS, REGULAR, SIZES, cosines_and_norms, grams
+from helpers.triton_interpreter import interpreted
+from torch import Tensor
 
 import counterpoise.functional as f
 
@@ -66,3 +71,27 @@ def test_nash_reports_where_no_solution_exists(tasks: int) -> None:
     zero = f.nash(grams("zero", 20, tasks))
     assert zero.solved.all()
     assert (zero.weights[:, 0] == 0).all()
+
+
+@pytest.fixture
+def newton(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]]:
+    """Newton's method as the CUDA kernel, interpreted on the CPU."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    with interpreted(monkeypatch, ["counterpoise.kernels.newton_cuda"]) as (module,):
+        yield module.newton
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("tasks", [1, 2, 5, 11])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_kernel_agrees_with_tensor_operations(
+    newton: Callable[..., tuple[Tensor, Tensor]], kind: str, tasks: int, alpha: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gram = grams(kind, 4, tasks)
+    expected = f.fairgrad(gram, alpha=alpha)
+    monkeypatch.setattr(importlib.import_module("counterpoise.functional.nash"), "_select_kernel", lambda _: newton)
+    found = f.fairgrad(gram, alpha=alpha)
+    assert torch.equal(found.solved, expected.solved)
+    tolerance = 1e-8 + 1e-4 * (kind == "crowded")  # whose terms cancel
+    torch.testing.assert_close(found.weights, expected.weights, rtol=tolerance, atol=1e-12)
+    assert (found.residual <= 10 * expected.residual + 1e-9).all()

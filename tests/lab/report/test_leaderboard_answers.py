@@ -118,10 +118,14 @@ def test_methods_for_different_units_are_checked_on_qm9() -> None:
     ]
     board = leaderboard({"tabular": tables, "qm9": pd.DataFrame(rows)})
     units = answers(board, step_costs({}))[0]
+    assert units.short == "FAMO."
+    assert "First loss is as good here, but not better than the plain sum on QM9." in units.note
     assert "On QM9, where the targets are standardised, FAMO is better than the plain sum, and First loss is not." in (
         units.text
     )
-    assert "On QM9" not in answers(board[:2], step_costs({}))[0].text
+    without = answers(board[:2], step_costs({}))[0]
+    assert sorted(without.methods) == ["FAMO", "First loss"]
+    assert "QM9" not in without.note + without.text
 
 
 def test_cost_says_where_gradients_are_compared() -> None:

@@ -98,7 +98,8 @@ def _different_units(
     question, world, plain = "My losses have different units.", standings.world, standings.find(PLAIN_SUM)
     as_good = [s for s in other_methods(standings) if s.against_tuned and verdict(world, s.against_tuned) >= 0]
     cheap = [s for s in as_good if costs[s.method].passes == "one"]
-    chosen = sorted(cheap or as_good, key=by_gain)[:MAX_NAMES]
+    candidates = sorted(cheap or as_good, key=by_gain)[:MAX_NAMES]
+    chosen = [s for s in candidates if not (molecules and _is_no_better(molecules, s.method))] or candidates
     behind = plain and f" The plain sum scores {format_estimate(world, plain.against_tuned)} against it."
     anchor = f"table-{world.name}"
     if not chosen:
@@ -109,6 +110,9 @@ def _different_units(
         f"{'None scores' if len(names) > 1 else 'It does not score'} detectably lower than the hand-tuned sum, whose "
         f"weights undo the units.{behind or ''}"
     )
+    if left_out := [s.method for s in candidates if s not in chosen]:
+        verb = "are" if left_out[1:] else "is"
+        note += f" {join(left_out, 'and')} {verb} as good here, but not better than the plain sum on QM9."
     failing = [name for name in names if physics and name in collapsed_methods(physics)]
     if failing:
         note += f" Do not use {join(failing)} if a loss can be driven to zero."
@@ -120,10 +124,16 @@ def _different_units(
     if by_gain(best) < by_gain(chosen[0]):
         compared = format_estimate(world, standings.compare(best.method, names[0]))
         text += f"With more backward passes, {best.method}: {compared} against {names[0]}. "
-    text += _on_molecules(molecules, names) if molecules else ""
+    text += _on_molecules(molecules, [s.method for s in candidates]) if molecules else ""
     if failing:
         text += f"{join(failing, 'and')} {'fail' if failing[1:] else 'fails'} on physics-informed networks. "
     return Answer(question, f"{join(names)}.", note, text + _evidence(standings), anchor, tuple(names))
+
+
+def _is_no_better(standings: WorldStandings, method: str) -> bool:
+    """Return whether a method was run in a world and is not shown to be better than the plain sum there."""
+    found = standings.find(method)
+    return found is not None and verdict(standings.world, found.against_sum) <= 0
 
 
 def _on_molecules(molecules: WorldStandings, names: Sequence[str]) -> str:
