@@ -8,7 +8,9 @@ from counterpoise.lab.report.figures.study_figures import study_figures
 from counterpoise.lab.studies.qm9 import (
     CHANGE,
     FEATURES,
+    FURTHER_SEEDS,
     GRADIENT_SPACE,
+    KENDALL_SEEDS,
     MAIN,
     MAIN_METHODS,
     METRICS,
@@ -52,6 +54,15 @@ def test_the_published_numbers_satisfy_the_claims_about_them() -> None:
     text = tables.markdown(STUDY, tables.table_entries(STUDY, frame, SEEDS), SEEDS)
     assert "Δm (%) ↓" in text
     assert "177.6" in text
+
+
+def test_seeds_of_one_part_have_only_its_tables() -> None:
+    main = frame_of({"Sum": 180.0, "Kendall": 80.0})
+    further = main[main["method"] == "Kendall"].assign(condition=FURTHER_SEEDS, seed=[45, 46, 47])
+    frame = pd.concat([main, further])
+    text = tables.markdown(STUDY, tables.table_entries(STUDY, frame, KENDALL_SEEDS), KENDALL_SEEDS)
+    assert "further seeds" in text
+    assert "| Sum |" not in text
 
 
 def test_a_change_outside_the_tolerance_is_not_reproduced() -> None:

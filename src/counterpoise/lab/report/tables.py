@@ -227,6 +227,7 @@ def table_grids(study: Study, cells: Sequence[Entry]) -> list[Grid]:
         place = (further, entry.part) if by_metric else (entry.metric, entry.part)
         tables.setdefault(place, {}).setdefault(entry.head if single else entry.row, []).append(entry)
     grids: list[Grid] = []
+    any_run = any(entry.count for entry in cells)
     for (metric, part), rows in tables.items():
         heads = [
             METRIC_NAMES.get(entry.metric, entry.metric) if by_metric else entry.head
@@ -237,7 +238,7 @@ def table_grids(study: Study, cells: Sequence[Entry]) -> list[Grid]:
             heads = [head for head, here in zip(heads, run, strict=True) if here]
             rows = {m: [e for e, here in zip(row, run, strict=True) if here] for m, row in rows.items()}
             rows = {m: row for m, row in rows.items() if any(e.run or e.paper_mean is not None for e in row)}
-        elif grids:  # omit tables that were not run, but keep at least one
+        elif any_run or grids:  # omit tables that were not run, but keep at least one
             continue
         row_kind = "setting" if single else "method"
         grids.append(_move_seeds(Grid(METRIC_NAMES.get(metric, metric), part, heads, rows, row_kind=row_kind)))
