@@ -210,8 +210,8 @@ def bpgs() -> str:
 {hybrids()}
 
 BPGS is a reasonable default for supervised losses that differ by orders of magnitude. UW-O and First loss are simpler,
-and neither is shown to be worse on rescaled tables. On QM9, whose losses decrease to very different values, fixed weights are
-not enough: BPGS against First loss, {compared("molecules", "BPGS", "First loss")}."""
+and neither is shown to be worse on rescaled tables. On QM9, whose losses decrease to very different values, fixed
+weights are not enough: BPGS against First loss, {compared("molecules", "BPGS", "First loss")}."""
 
 
 def hybrids() -> str:
