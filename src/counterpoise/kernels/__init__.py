@@ -1,4 +1,4 @@
-"""Fused implementations of the BPGS step; `counterpoise.functional` is their reference and fallback."""
+"""Fused implementations of the BPGS step and of Newton's method; `functional` has their references and fallbacks."""
 
 from collections.abc import Callable
 from functools import cache
