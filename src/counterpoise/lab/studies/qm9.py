@@ -34,6 +34,7 @@ SCHEDULE = Schedule(
     epochs=300, batch_size=120, optimizer="adam", lr=1e-3, decay="plateau", lr_end=1e-5, precision="fp16",
     monitor="-mae_change", report="best",
 )  # fmt: skip
+FEWER_EPOCHS = f"{SHORTER['epochs']} epochs instead of {SCHEDULE.epochs}"
 NTKMTL_SCHEDULE = {"batch_size": 60, "decay": "plateau-10"}
 NETWORK = spec("mpnn", width=64, edge_width=128)
 
@@ -153,11 +154,9 @@ STUDY = Study(
     conditions=(
         condition(MAIN, MAIN_METHODS),
         condition(FURTHER, FURTHER_METHODS, "further methods"),
-        condition(FEATURES, GRADIENT_SPACE, "gradients compared at the features; 284 epochs instead of 300", SHORTER),
+        condition(FEATURES, GRADIENT_SPACE, f"gradients compared at the features; {FEWER_EPOCHS}", SHORTER),
         condition(PARAMETERS, GRADIENT_SPACE, "gradients compared on the shared parameters", compared="parameters"),
-        condition(
-            FURTHER_SEEDS, {"Kendall": METHODS["Kendall"]}, "further seeds; 284 epochs instead of 300", SHORTER
-        ),
+        condition(FURTHER_SEEDS, {"Kendall": METHODS["Kendall"]}, f"further seeds; {FEWER_EPOCHS}", SHORTER),
         condition(RAW, COMPARED, "targets that are not standardised", targets="raw"),
         condition(SANITISED, COMPARED, "features with aromaticity and hybridisation", sanitised=True),
         condition(
