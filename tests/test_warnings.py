@@ -211,7 +211,7 @@ def test_collapse_warns_once_and_names_the_task() -> None:
     balancer = cp.UWO(["kl", "reconstruction"])
     (message,) = caught(repeat(balancer, collapsing, 400))
     assert "UWO has given task 'kl' more than 99.9% of the weight" in message
-    assert "cp.PCGrad" in message
+    assert "fixed=, or cp.Static" in message
     assert "max_ratio=" in message
     (message,) = caught(repeat(cp.UWO(["kl", "rest"], batch_shape=3), lambda k: collapsing(k).expand(3, 2), 400))
     assert "'kl'" in message

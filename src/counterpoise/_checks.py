@@ -182,7 +182,7 @@ class StepChecks:
                 "negative",
                 f"the loss of task {task!r} is negative ({lowest:.3g}), and {type(balancer).__name__} takes "
                 f"logarithms or inverses of losses. Do not shift it above zero: pass it as fixed={{{task!r}: factor}}, "
-                f"or use cp.Static or a gradient-space method such as cp.PCGrad",
+                f"or use cp.Static or a gradient-space method such as cp.CAGrad",
             )
 
     def _check_missing(self, balancer: "Balancer", step: int, history: "_RowHistory") -> None:
@@ -210,17 +210,17 @@ class StepChecks:
         task, name = balancer.tasks[slot], type(balancer).__name__
         if in_loss_space:
             method = "divides by a loss"
-            advice = "a gradient-space method such as cp.PCGrad or cp.UPGrad, or bound the weights with max_ratio="
+            advice = "compare gradients if it is a term of a PINN (cp.NashMTL), or bound the weights with max_ratio="
         else:
             method = "gives short gradients a large weight"
-            advice = "or a method that keeps the scale of the gradients, such as cp.PCGrad or cp.UPGrad"
+            advice = "or use a method that keeps the scale of the gradients, such as cp.CAGrad"
         self.warn(
             "collapse",
             f"{name} has given task {task!r} more than {DOMINANT_SHARE:.1%} of the weight for {COLLAPSE_STEPS} steps. "
             f"Its loss fell from {history.first[slot]:.2g} to {losses[slot]:.2g}, but the other losses do not fall: "
             f"training collapses to {task!r} alone. A method that {method} cannot balance a loss that reaches "
-            f"zero (a boundary condition, a KL or entropy term, an overfitted task). Use cp.Static with fixed weights, "
-            f"{advice}",
+            f"zero (a boundary condition, a KL or entropy term, an overfitted task). Give it a fixed weight "
+            f"(fixed=, or cp.Static for all), {advice}",
         )
 
     def _watch_optimisers(self, balancer: "Balancer") -> None:

@@ -42,7 +42,7 @@ def test_collapse_is_named_first(problem: str, method: str, measure_gradients: b
     assert found.verdict == "collapse"
     assert found.vanishing == (task,)
     assert found.advice[0].startswith(f"Collapse: {task} had more than 99.9% of the weight")
-    assert all(remedy in found.advice[0] for remedy in ("cp.Static", "cp.PCGrad", "cp.UPGrad", "max_ratio="))
+    assert all(remedy in found.advice[0] for remedy in ("cp.Static", "fixed=", "CAGrad", "max_ratio="))
     assert "keep it" not in str(found)
     assert "Use BPGS" not in str(found)
 
@@ -102,7 +102,7 @@ def test_vanishing_loss_without_a_balancer_never_leads_to_division_by_losses() -
     found = monitor_history([torch.tensor([10 ** (-step / 10), 3.0]) for step in range(60)])
     assert found.vanishing == ("a",)
     assert found.verdict == "scale"
-    assert "Do not divide by the losses. Use fixed weights (cp.Static)" in found.advice[0]
+    assert "Do not divide by the losses. Use fixed weights (cp.Static" in found.advice[0]
     assert "Use BPGS" not in str(found)
     assert any("would train a alone" in line for line in found.advice)
 

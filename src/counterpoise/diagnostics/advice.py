@@ -132,14 +132,13 @@ def _describe_collapse(found: Measurements) -> str:
 
 def _alternatives(found: Measurements) -> str:
     """Return methods that do not divide by the losses, without the monitored one."""
-    combined = [f"cp.{name}" for name in ("PCGrad", "UPGrad") if found.methods != (name,)]
     sized = _sized_by_gradients(found)
     parts = [
-        f"{'other ' if 'Static' in found.methods else ''}fixed weights (cp.Static)",
-        f"gradient space without a loss weighting ({' or '.join(combined)})",
+        f"{'other ' if 'Static' in found.methods else ''}fixed weights (cp.Static, or fixed= for a penalty)",
+        f"{'PCGrad' if found.methods == ('CAGrad',) else 'CAGrad'} without a loss weighting",
     ]
-    if sized:
-        parts.append(f"weights from gradient norms ({' or '.join(sized)})")
+    if sized:  # they lose a penalty, whose gradient vanishes with it
+        parts.append(f"weights from gradient norms for a differential equation ({' or '.join(sized)})")
     return f"{', '.join(parts[:-1])} or {parts[-1]}"
 
 
@@ -171,7 +170,7 @@ def _loss_remarks(found: Measurements) -> list[str]:
         if negative > 0:
             lines.append(
                 f"The loss of {task} was negative in {negative:.0%} of the steps: methods that use its logarithm "
-                f"or inverse do not apply. Use fixed weights (cp.Static) or gradient space (cp.PCGrad, cp.UPGrad). Do "
+                f"or inverse do not apply. Use fixed weights (cp.Static) or gradient space (cp.CAGrad). Do "
                 f"not shift it above zero: as it approaches the shifted minimum, it takes all the weight."
             )
         elif nonpositive > 0:
