@@ -224,8 +224,8 @@ def kendall_reading(recorded: Recorded) -> str:
     if below and min(below.values()) > 0:
         low, high = min(below.values()), max(below.values())
         text += (
-            f" The Δm of {join(list(below), 'and')} are {low:.0f} to {high:.0f} % lower than the published ones, that of "
-            f"Kendall {own:.0f} %: a part of the difference is common to all methods."
+            f" The Δm of {join(list(below), 'and')} are {low:.0f} to {high:.0f} % lower than the published ones, that "
+            f"of Kendall {own:.0f} %: a part of the difference is common to all methods."
         )
     return textwrap.fill(text, WIDTH)
 
