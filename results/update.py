@@ -34,7 +34,7 @@ from counterpoise.lab.studies.pinn import SEARCH_SEEDS
 RESULTS = Path(__file__).parent
 NYUV2, PHYSICS, SEARCH, MOLECULES = "nyuv2", "physics", "physics/search", "molecules"
 FOLDERS = (
-    *("synthetic", "synthetic/forty", "beyond", "tabular", "tabular/seventeen"),
+    *("synthetic", "synthetic/forty", "beyond", "tabular", "tabular/seventeen", "penalties"),
     *(NYUV2, PHYSICS, SEARCH, MOLECULES),
 )  # fmt: skip
 FOLDER_OF = {"qm9": MOLECULES} | {name: NYUV2 for name in STUDIES if name.startswith("nyuv2")}

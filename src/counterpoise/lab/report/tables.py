@@ -47,6 +47,8 @@ METRIC_NAMES = {
     "total_seconds": "s in counted epochs ↓",
     "memory_mb": "memory (MB) ↓",
     "parameters": "parameters",
+    "objective": "objective ↓",
+    "error_share": "error, relative to a constant ↓",
     "rel_l2": "relative L2 error ↓",
     "rel_l2_last": "relative L2 error, last step ↓",
     "mse_e9": "mean squared error × 10⁹ ↓",

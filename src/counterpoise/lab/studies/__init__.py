@@ -14,6 +14,7 @@ from . import (
     nyuv2_first_batch,
     nyuv2_overhead,
     nyuv2_stop_gradient,
+    penalties,
     pinn_burgers,
     pinn_helmholtz,
     pinn_kirchhoff,
@@ -49,6 +50,8 @@ STUDIES: dict[str, Study] = {
         learning_theta.STUDY,
         bpgs_sensitivity.STUDY,
         *ALL_METHODS_STUDIES,
+        penalties.STUDY,
+        penalties.LONG_STUDY,
         *PINN_STUDIES,
         qm9.STUDY,
     )
