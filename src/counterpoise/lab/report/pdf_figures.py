@@ -60,12 +60,17 @@ class FigureSlot(Flowable):  # type: ignore[misc]
 
 
 def reflow(spec: FigureSpec) -> FigureSpec:
-    """Arrange the panels of a wide figure in two columns, so that its text stays legible on A4."""
+    """Arrange the panels of a wide figure in two columns, or in two rows if all have the same names on the left.
+
+    Its text stays legible on A4.
+    """
     if spec.size[0] <= MAX_FIGURE_INCHES or spec.columns < 3:
         return spec
-    rows = -(-len(spec.panels) // 2)
+    names = bool(spec.panels[0].y.ticks) and all(panel.y == spec.panels[0].y for panel in spec.panels)
+    columns = -(-len(spec.panels) // 2) if names else 2
+    rows = -(-len(spec.panels) // columns)
     height = min(rows * spec.size[1] / len(spec.row_heights), MAX_REFLOWED_INCHES)
-    return replace(spec, columns=2, size=(REFLOWED_WIDTH, height))
+    return replace(spec, columns=columns, size=(REFLOWED_WIDTH, height), share_y=names)
 
 
 def figure_content(spec: FigureSpec) -> bytes:

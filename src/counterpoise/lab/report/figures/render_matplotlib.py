@@ -54,7 +54,7 @@ RC: dict[Any, Any] = {
     "figure.dpi": 200,
 }
 DARK = "#222222"
-TITLE_CHARACTER = 0.075  # inches, the mean width of a character of a title
+TITLE_CHARACTER, NAME_CHARACTER = 0.075, 0.07  # inches, the mean width of a character of a title or of a tick's name
 METRES_PER_INCH = 0.0254
 MAX_TICK_INTERVALS = 5  # panels are small, and drawing ticks takes most of the time
 
@@ -173,11 +173,13 @@ def render(spec: FigureSpec) -> Figure:
             sharey="row" if spec.share_y else False, gridspec_kw={"height_ratios": spec.row_heights},
             subplot_kw={"axes_class": MeasuredAxes},
         )  # fmt: skip
+        names = [len(name) for _, name in first.y.ticks or ()] if spec.share_y else []
+        panel_width = (spec.size[0] - NAME_CHARACTER * max(names, default=0)) / spec.columns
         for place, axis in enumerate(axes.flatten()):
             if place >= len(spec.panels):
                 axis.set_visible(False)
                 continue
-            _panel(axis, spec.panels[place], int(spec.size[0] / spec.columns / TITLE_CHARACTER))
+            _panel(axis, spec.panels[place], int(panel_width / TITLE_CHARACTER))
             if spec.share_y and place % spec.columns:
                 axis.set_ylabel("")
             if share_x and place + spec.columns < len(spec.panels):
