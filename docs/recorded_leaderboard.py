@@ -25,6 +25,7 @@ LEDGERS = {
     "published Δm of QM9, and ours": "molecules",
     "our questions on BPGS": "beyond",
     "our questions on seventeen tables": "tabular/seventeen",
+    "our questions on penalties": "penalties",
 }
 """Title → folder of recorded results with a ledger."""
 VERDICTS = ("holds", "undecided", "does not hold", "not run")

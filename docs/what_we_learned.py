@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
+from penalty_table import penalty_table
 from pinn_findings import EQUATIONS, equations, findings, plate_of_the_authors, reversed_order, search_result
 from pinn_published import (
     best_published,
@@ -42,9 +43,11 @@ from which_method import which_method
 from counterpoise.lab.report.leaderboard import Standing, WorldStandings
 from counterpoise.lab.report.leaderboard_page import how_compared, with_checks, world_table
 from counterpoise.lab.report.leaderboard_text import (
+    check_name,
     collapsed_methods,
     format_estimate,
     join,
+    other_methods,
     verdict,
 )
 from counterpoise.lab.report.leaderboard_worlds import PLAIN_SUM, TUNED_SUM, WORLDS
@@ -144,18 +147,40 @@ def harms() -> str:
     better, worse = (join([method_and_gain(s, "tables") for s in decided(tables, sign)], "and") for sign in (1, -1))
     synthetic = join([method_and_gain(s, "synthetic") for s in decided(recorded_board()["synthetic"], -1)], "and")
     failing = collapsed_methods(recorded_board()["physics"])
+    known = [method for method in RIVALS if method in failing]
     return f"""\
 **Losses of similar scale.** On the same {table_link("tabular", "seventeen tables")} without factors,
 {better or "no method"} scored higher than the plain sum and {worse or "none"} lower.
 {len(decided(tables, 0))} methods do not differ detectably from it.
 
 **A loss that can reach zero.** On the four differential equations {len(failing)} methods end with more than five times
-the error of the plain sum: {join(failing, "and")}. For BPGS: {gain("physics", "BPGS")}. They give nearly all the weight
-to terms that a trivial function solves. Do not weight [the terms of one
+the error of the plain sum, among them {join([*known, f"BPGS ({gain('physics', 'BPGS')})"], "and")}. They give
+nearly all the weight to terms that a trivial function solves. Do not weight [the terms of one
 objective](choosing.md#do-not-weight-the-terms-of-one-objective-by-their-values) by their values.
 
-**Some methods lose on the synthetic problems.** {synthetic} are behind the plain sum, each at the best of three
-learning rates."""
+**A penalty.** On {table_link("penalties", "four penalised objectives")}, which the plain sum minimises, {penalties()}
+
+**Some methods lose on the synthetic problems**, each at the best of three learning rates: {synthetic}."""
+
+
+def penalties() -> str:
+    """Say how many methods fail on penalised objectives, and which of the common ones do so after many epochs."""
+    standings = recorded_board()["penalties"]
+    failing = collapsed_methods(standings)
+    count = sum(not s.method.startswith("Sum") for s in other_methods(standings))
+    text = (
+        f"{len(failing)} of {count} methods end with more than {1 / standings.world.failing:.0f} times its objective "
+        f"(BPGS: {gain('penalties', 'BPGS')})."
+    )
+    for check in standings.checks:
+        later = [
+            f"{s.method} ({gain(check.world.name, s.method).removeprefix('objective ')})"
+            for s in decided(check, -1)
+            if s.method in LEADERS
+        ]
+        where = check_name(standings, check)
+        text += f" {where[0].upper()}{where[1:]}, {join(later, 'and')} {'are' if later[1:] else 'is'} worse, too."
+    return text
 
 
 def bpgs() -> str:
@@ -166,10 +191,9 @@ def bpgs() -> str:
         "| --- |" + " --- |" * len(board),
     ]
     lines += [f"| {o} | {' | '.join(compared(key, 'BPGS', o) for key in board)} |" for o in RIVALS]
-    failing = collapsed_methods(board["physics"])
 
     def sign(key: str, other: str) -> int:
-        both_fail = key == "physics" and "BPGS" in failing and other in failing
+        both_fail = key in ("physics", "penalties") and {"BPGS", other} <= set(collapsed_methods(board[key]))
         level = both_fail or LEVEL.search(compared(key, "BPGS", other))
         return 0 if level else verdict(world(key), against(key, "BPGS", other))
 
@@ -186,25 +210,22 @@ def bpgs() -> str:
         for other, found in signs.items()
     }
     table = "\n".join(lines)
-    first = [
-        s.world.title + (", at a single seed" if len(s.seeds) == 1 else "")
-        for s in recorded_board().values()
-        if s.ranked[0].method == "BPGS"
-    ]
-    places = f" ({join(first, 'and')})" if first else ""
-    checks = "".join(f" ({s.world.title}: {compared(key, 'BPGS', 'Kendall')})" for key, s in recorded_checks().items())
+    checks = "".join(
+        f" ({s.world.title}: {compared(key, 'BPGS', 'Kendall')})"
+        for key, s in recorded_checks().items()
+        if against(key, "BPGS", "Kendall")
+    )
     return f"""\
 {table}
 
 - **Against Kendall** it is {counts["Kendall"]}{checks}. **Against UW-O**, which divides by the current losses, it is
   {counts["UW-O"]}; **against First loss**, which divides by the first ones, {counts["First loss"]};
-  **against FAMO**, {counts["FAMO"]} (without worlds with a single common seed; Physics counts
-  as undecided if both methods fail).
+  **against FAMO**, {counts["FAMO"]} (without worlds with a single common seed; Physics and
+  Penalties count as undecided if both methods fail).
 - **On gradients** (`statistic="gradient"`) it does not collapse on differential equations
-  ({gain("physics", "BPGS (gradient)")}), but loses the KL term of an [autoencoder](gradient-scale.md#measurements).
+  ({gain("physics", "BPGS (gradient)")}), but fails on penalties ({gain("penalties", "BPGS (gradient)")}).
 - **It takes no measurable time**: {recorded_costs()["BPGS"].time:.2f} times the duration of an epoch with the plain sum
   ({table_link("nyuv2-overhead", "NYUv2, overhead")}).
-- **Best mean rank**: in {len(first) or "none"} of {len(recorded_board())} worlds{places}.
 - **Before a gradient-space method** it removes the scales, which First loss does as well:
 
 {hybrids()}
@@ -321,7 +342,7 @@ BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
         "worlds": summary, "helps": helps, "harms": harms, "bpgs": bpgs, "leaders": leaders, "claims": claims,
         "decay": decay, "physics": physics_limits,
     },
-    ROOT / "docs" / "choosing.md": {"which method": which_method},
+    ROOT / "docs" / "choosing.md": {"which method": which_method, "penalties": penalty_table},
     ROOT / "docs" / "index.md": {"which method": which_method},
     ROOT / "docs" / "pinns.md": {
         "recommendation": pinn_table, "published": published_table, "best published": best_published,

@@ -3,6 +3,7 @@
 from pinn_recommendation import pinn_row
 from recorded_leaderboard import decided, gain, method_and_gain, recorded_board, unknown_case
 
+from counterpoise.lab.report.leaderboard_answers import WARNED
 from counterpoise.lab.report.leaderboard_text import join, single_exceptions, verdict, without_interval
 
 SCALE_METHODS = ("FAMO", "UW-O", "BPGS", "Gradient normalisation", "First loss")
@@ -20,8 +21,8 @@ def which_method(prefix: str = "") -> str:
         pinn_row(),
         (
             "include a penalty that can be driven to zero (a KL term), or a negative loss",
-            "`fixed={…}` for that loss; or `cp.Static`, `cp.PCGrad`¹ or `cp.CAGrad`¹ for all",
-            "weights from 1/L or log L diverge near 0",
+            "`fixed={…}` for that loss, or `cp.Static` for all",
+            penalties(),
         ),
         ("have similar scales", "`cp.Static` or `cp.NashMTL`¹", similar_scales()),
         (
@@ -46,6 +47,14 @@ def which_method(prefix: str = "") -> str:
             f"the plain sum of the losses ([all]({prefix}leaderboard.md)).",
         ]
     )
+
+
+def penalties() -> str:
+    """Say what methods that other rows recommend do to an objective with a penalty."""
+    found = [
+        f"{gain('penalties', method, interval=False).removeprefix('objective ')} with {method}" for method in WARNED
+    ]
+    return f"weights that grow as a loss vanishes lead to a trivial solution: the objective is {join(found, 'and')}"
 
 
 def similar_scales() -> str:
@@ -90,9 +99,10 @@ def scale_and_gradients() -> str:
 
 def unknown_scales() -> str:
     """Say where the methods for unknown cases are worse than the plain sum."""
-    text = "neither is shown to be worse than the sum in any group of problems"
+    text = "neither is shown to be worse than the sum in any group of problems without a penalty"
+    board = [standings for key, standings in recorded_board().items() if key != "penalties"]
     for method in unknown_case().methods:
-        found = single_exceptions(list(recorded_board().values()), method)
+        found = single_exceptions(board, method)
         many = f"{len(found)} single problems, including " if found[1:] else ""
         text += f"; {method} is worse on {many}{found[-1]}" if found else ""
     return text

@@ -82,13 +82,13 @@ def test_page_adapts_when_a_world_or_a_check_is_added(script: Any, monkeypatch: 
     assert "Not measured yet: Tabular data; " in script.summary().replace(".", "; ")
     assert "are not recorded yet" in script.decay()
     worlds = sum(len(standings.seeds) > 1 for standings in board.values())  # a single seed decides nothing
-    assert f" of {worlds} worlds and worse in 1. **Against" in " ".join(script.bpgs().split())
+    assert f" of {worlds} worlds and worse in 2. **Against" in " ".join(script.bpgs().split())
     names = {STUDIES[name].title: STUDIES[f"{name}-adamw"].title for name in board["synthetic"].world.studies}
     rename = {problem: problem.replace(*name) for problem in board["synthetic"].problems for name in names.items()
               if problem.startswith(name[0])}  # fmt: skip
     scores = board["synthetic"].scores.rename(index=rename, level="problem")
     check = replace(board["synthetic"], world=ADAMW, scores=scores, problems=tuple(rename.values()))
     board["synthetic"] = replace(board["synthetic"], checks=(check,))
-    assert f" of {worlds} worlds and worse in 1 (Synthetic stress with AdamW: +" in " ".join(script.bpgs().split())
+    assert f" of {worlds} worlds and worse in 2 (Synthetic stress with AdamW: +" in " ".join(script.bpgs().split())
     assert "With AdamW (" in script.decay()
     assert "BPGS + CAGrad still leads (" in script.decay()

@@ -1,6 +1,6 @@
 """The answers of the leaderboard follow from its numbers, and name methods by code that builds them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 from helpers.study_scores import SEEDS, noisy_errors, study_frame, table_score
@@ -12,14 +12,21 @@ from counterpoise.lab.report.leaderboard import WorldStandings, leaderboard
 from counterpoise.lab.report.leaderboard_answers import answers
 from counterpoise.lab.report.leaderboard_cost import step_costs
 from counterpoise.lab.report.leaderboard_page import head_to_head_table
-from counterpoise.lab.report.leaderboard_text import pinn_methods, pinn_steps, usage, worse_problems
+from counterpoise.lab.report.leaderboard_text import (
+    collapsed_methods,
+    pinn_methods,
+    pinn_steps,
+    usage,
+    worse_problems,
+)
 from counterpoise.lab.report.leaderboard_worlds import recipes
 from counterpoise.lab.studies import STUDIES
+from counterpoise.lab.studies.penalties import OBJECTIVE
 
 
 def test_answers_follow_the_numbers(board: dict[str, WorldStandings], physics: WorldStandings) -> None:
     costs = step_costs({})
-    units, pinn, penalty, similar, against = answers([*board.values(), physics], costs)
+    units, pinn, similar, against = answers([*board.values(), physics], costs)
     assert (units.short, units.code) == ("BPGS.", ("cp.BPGS(tasks)",))
     assert units.note.startswith(
         "It does not score detectably lower than the hand-tuned sum, whose weights undo the units. "
@@ -33,7 +40,6 @@ def test_answers_follow_the_numbers(board: dict[str, WorldStandings], physics: W
     assert pinn.text.startswith("Against the plain sum, LRA: error 10 × lower; DCGD: error 20 × lower.")
     assert pinn_steps(physics.world) in physics.world.situation
     assert "Avoid BPGS on losses: errors more than 5 times those of the plain sum" in pinn.text
-    assert (penalty.short, penalty.anchor) == ("A fixed weight for this term.", "")
     assert similar.short == "The plain sum."
     assert similar.note.startswith("Of 2 methods, only BPGS (+9.9 %) and")
     assert (against.question, against.short) == ("Does BPGS beat Kendall?", "Yes in 2 of 2 worlds.")
@@ -71,6 +77,17 @@ def test_methods_for_pinns_are_chosen_by_mean_rank_over_the_equations() -> None:
     assert [s.method for s in pinn_methods(standings, costs)] == ["LRA"], "the others are shown to be worse"
 
 
+def penalised_frames(short: Mapping[str, float], long: Mapping[str, float]) -> dict[str, pd.DataFrame]:
+    """Return runs with the given objectives, after few and many epochs."""
+
+    def frame(study: str, values: Mapping[str, float]) -> pd.DataFrame:
+        return study_frame(
+            study, values, lambda m, c, s: values[m] * (1 + values[m] * s / 999), range(42, 52), OBJECTIVE
+        )
+
+    return {study: frame(study, values) for study, values in (("penalties", short), ("penalties-long", long)) if values}
+
+
 def test_methods_that_are_worse_in_no_world_are_recommended_where_the_case_is_unknown() -> None:
     """BPGS is worse than the plain sum in physics, Nash-MTL has the best rank, and PCGrad was run in two worlds."""
     scores = {"Static": 0.5, "Gradient normalisation": 0.6, "Nash-MTL": 0.7, "BPGS": 0.65, "PCGrad": 0.4}
@@ -95,7 +112,7 @@ def test_methods_that_are_worse_in_no_world_are_recommended_where_the_case_is_un
     assert answer.code == ("cp.NashMTL(tasks)", "cp.GradNormalise(tasks)")
     assert answer.methods == ("Nash-MTL", "Gradient normalisation")
     assert answer.text.startswith(
-        "3 methods have a rank in at least 3 of 4 worlds. In no world are these detectably worse"
+        "3 methods have a rank in at least 3 of 4 worlds. Not detectably worse than the plain sum in any of these"
     )
     # The errors of Gradient normalisation are half of those of the sum at each seed, so that there is no interval.
     assert "rank: Nash-MTL (better in 4 of 4) and Gradient normalisation (better in 3 of 4)." in answer.text
@@ -104,6 +121,10 @@ def test_methods_that_are_worse_in_no_world_are_recommended_where_the_case_is_un
     assert "On single problems Gradient normalisation is worse: enb in Tabular data (−" in answer.text
     assert "in some steps one per loss" in answer.text
     assert not any("know" in a.question for a in answers(board[:3], costs)), "three worlds are too few"
+    penalised = leaderboard(frames | penalised_frames({"Sum": 1.0, "Nash-MTL": 2.0, "Gradient normalisation": 3.0}, {}))
+    with_penalties = next(a for a in answers(penalised, costs) if a.question == answer.question)
+    assert with_penalties.short == answer.short
+    assert "in which it was run, except in Penalties: such a term needs a fixed weight." in with_penalties.note
 
 
 def test_methods_for_different_units_are_checked_on_qm9() -> None:
@@ -126,6 +147,20 @@ def test_methods_for_different_units_are_checked_on_qm9() -> None:
     without = answers(board[:2], step_costs({}))[0]
     assert sorted(without.methods) == ["FAMO", "First loss"]
     assert "QM9" not in without.note + without.text
+
+
+def test_answer_on_penalties_names_the_methods_that_other_answers_recommend() -> None:
+    short = {"Sum": 1.0, "Kendall": 1.0, "CAGrad": 1.1, "BPGS": 4.0, "Nash-MTL": 2.0, "DWA": 0.9}
+    (standings,) = leaderboard(penalised_frames(short, {"Sum": 1.0, "Kendall": 3.0, "DWA": 1.0}))
+    assert standings.seeds == tuple(range(45, 52)), "the first three choose the learning rate"
+    (answer, *_) = answers([standings], step_costs({}))
+    assert (answer.short, answer.code) == ("A fixed weight for this term.", ('fixed={"kl": 0.01}', "cp.Static(tasks)"))
+    assert answer.note == (
+        "3 of 5 methods are worse (Nash-MTL: objective 2.1 × higher and BPGS: objective 4.6 × higher), and Kendall "
+        "after 300 epochs. Not worse with one backward pass: DWA."
+    )
+    assert "Not worse than the plain sum: DWA." in answer.text
+    assert collapsed_methods(standings) == ["BPGS", "Nash-MTL"]
 
 
 def test_cost_says_where_gradients_are_compared() -> None:

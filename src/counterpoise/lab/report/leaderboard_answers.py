@@ -7,12 +7,12 @@ from itertools import combinations
 from .leaderboard import Standing, WorldStandings
 from .leaderboard_cost import PASSES, Cost, step_times
 from .leaderboard_text import (
-    COLLAPSE,
     better_first,
     by_gain,
     check_name,
     collapsed_methods,
     format_estimate,
+    is_worse,
     join,
     other_methods,
     pinn_methods,
@@ -33,6 +33,7 @@ EACH = PASSES["each"]
 LEAST_WORLDS = 4
 """With fewer worlds, no method is recommended for all of them."""
 MAX_NAMES = 4
+FIXED = 'fixed={"kl": 0.01}'
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Answer:
         text: The details.
         anchor: Anchor of the numbers on the page. Default: none.
         methods: The methods that it recommends.
+        option: An option that it recommends, of any method. Default: none.
     """
 
     question: str
@@ -54,22 +56,16 @@ class Answer:
     text: str
     anchor: str = ""
     methods: tuple[str, ...] = ()
+    option: str = ""
 
     @property
     def code(self) -> tuple[str, ...]:
-        """How to build the methods."""
-        return tuple(filter(None, (usage(recipes()[method]) for method in self.methods)))
+        """The option, and how to build the methods."""
+        return tuple(filter(None, (self.option, *(usage(recipes()[method]) for method in self.methods))))
 
 
-PENALTY = Answer(
-    "One loss is a KL term or another penalty.",
-    "A fixed weight for this term.",
-    "Methods that weight losses by their values or by gradient norms can drive such a term to zero, at the expense of "
-    "the other losses.",
-    "Such terms are, for example, the KL term of a VAE and an entropy bonus. The other losses can be balanced: pass "
-    'the term as fixed={"kl": 0.01}. No study on this page has such a term; "Choosing a method" in the documentation '
-    "has an example.",
-)
+WARNED = ("BPGS", "Nash-MTL", "Gradient normalisation")
+"""Methods that other answers recommend. The answer on penalties says what they do to one."""
 
 
 def answers(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> list[Answer]:
@@ -80,7 +76,9 @@ def answers(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> list[
     if "tables-rescaled" in found:
         written.append(_different_units(found["tables-rescaled"], costs, physics, found.get("molecules")))
     if physics:
-        written += [_physics(physics, costs), PENALTY]
+        written.append(_physics(physics, costs))
+    if "penalties" in found:
+        written.append(_penalty(found["penalties"], costs))
     if "tables" in found:
         written.append(_similar_scales(found["tables"], costs))
     written += _unknown_case(list(found.values()), costs)
@@ -186,10 +184,32 @@ def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
         text += decided if verdict(world, between) else "These runs do not decide between the two. "
     text += f"{''.join(details)}All runs have {pinn_steps(world)} steps. "
     if collapsed:
-        text += f"Avoid {join(collapsed, 'and')}: errors more than {1 / COLLAPSE:.0f} times those of the plain sum. "
+        times = f"more than {1 / world.failing:.0f} times those of the plain sum"
+        text += f"Avoid {join(collapsed, 'and')}: errors {times}. "
     return Answer(
         question, _either(names, costs), note, text + _evidence(standings), f"table-{world.name}", tuple(names)
     )
+
+
+def _penalty(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
+    world = standings.world
+    others = [s for s in sorted(other_methods(standings), key=by_gain) if not s.method.startswith("Sum")]
+    worse = [s for s in others if verdict(world, s.against_sum) < 0]
+    kept = [s.method for s in others if not is_worse(standings, s.method)]
+    note = f"{len(worse)} of {len(others)} methods are worse"
+    if failing := [f"{s.method}: {without_interval(world, s.against_sum)}" for s in worse if s.method in WARNED]:
+        note += f" ({join(failing, 'and')})"
+    for check in standings.checks:
+        if later := [s.method for s in others if s not in worse and is_worse(check, s.method)]:
+            note += f", and {join(later, 'and')} {check_name(standings, check)}"
+    free = [method for method in kept if costs[method].passes == "one"]
+    note += f". Not worse with one backward pass: {join(free, 'and')}." if free else "."
+    text = f"If the other losses are tasks, balance these, and pass the penalty as {FIXED}. "
+    text += f"Not worse than the plain sum: {join(kept, 'and')}. " if kept else ""
+    return Answer(
+        "One loss is a KL term or another penalty.", "A fixed weight for this term.", note, text + _evidence(standings),
+        f"table-{world.name}", (PLAIN_SUM,), FIXED,
+    )  # fmt: skip
 
 
 def _range_of_problems(standings: WorldStandings, method: str) -> str:
@@ -243,7 +263,12 @@ def _worlds_without_rank(board: Sequence[WorldStandings], method: str) -> str:
 
 
 def _unknown_case(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> list[Answer]:
-    """Name the methods that are worse than the plain sum in no world, of those with a rank in all worlds but one."""
+    """Name the methods that are worse than the plain sum in no world, of those with a rank in all worlds but one.
+
+    Penalties do not count: users know which of their losses is one, and can pass it with a fixed weight.
+    """
+    penalised = [standings for standings in board if standings.world.name == "penalties"]
+    board = [standings for standings in board if standings.world.name != "penalties"]
     places: dict[str, dict[str, tuple[int, float]]] = {}
     for standings in board:
         for s in other_methods(standings):
@@ -261,10 +286,13 @@ def _unknown_case(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) ->
     chosen = [method for method in safe if method in (cheap, expensive)]
     better = {method: sum(sign > 0 for sign, _ in places[method].values()) for method in safe}
     named = [f"{method} (better in {better[method]} of {len(places[method])})" for method in safe]
-    note = "Neither is detectably worse than the plain sum in any world in which it was run."
+    note = "Neither is detectably worse than the plain sum in any world in which it was run"
+    exempt = any(is_worse(standings, method) for standings in penalised for method in chosen)
+    note += ", except in Penalties: such a term needs a fixed weight." if exempt else "."
+    counted = " without Penalties" if penalised else ""
     text = (
-        f"{len(places)} methods have a rank in at least {len(board) - 1} of {len(board)} worlds. In no world are these "
-        f"detectably worse than the plain sum, ordered by mean rank: {join(named, 'and')}. "
+        f"{len(places)} methods have a rank in at least {len(board) - 1} of {len(board)} worlds{counted}. Not "
+        f"detectably worse than the plain sum in any of these, by mean rank: {join(named, 'and')}. "
     )
     text += "".join(_worlds_without_rank(board, method) for method in chosen)
     failing = [f"{method} ({join(titles, 'and')})" for method, titles in worse.items() if titles]

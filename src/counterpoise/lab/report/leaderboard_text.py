@@ -12,8 +12,6 @@ from .leaderboard import Estimate, Standing, WorldStandings
 from .leaderboard_cost import Cost
 from .leaderboard_worlds import PLAIN_SUM, World
 
-COLLAPSE = 0.2
-"""A method whose errors are more than 1 / COLLAPSE times those of the plain sum is advised against."""
 RESIDUAL = {"lra": "reference", "dcgd": "residual"}
 """Options that name the residual of a physics-informed network. In the studies it is the first loss, as by default."""
 
@@ -27,7 +25,7 @@ def format_estimate(world: World, estimate: Estimate | None) -> str:
     if estimate is None:
         return "–"
     if world.unit == "factor":
-        return _format_factor(estimate)
+        return _format_factor(estimate, world.quantity)
     numbers = [estimate.value, estimate.low, estimate.high]
     value, low, high = (f"{round(number, 1) + 0.0:+.1f}".replace("-", "−") for number in numbers)
     return f"{value} %" if low == high else f"{value} % [{low}, {high}]"
@@ -38,7 +36,7 @@ def without_interval(world: World, estimate: Estimate | None) -> str:
     return format_estimate(world, estimate).split(" [")[0]
 
 
-def _format_factor(estimate: Estimate) -> str:
+def _format_factor(estimate: Estimate, quantity: str) -> str:
     lower = estimate.value >= 1
     numbers = [estimate.value, *((estimate.low, estimate.high) if lower else (estimate.high, estimate.low))]
     if all(0.5 < number < 2 for number in numbers):
@@ -47,7 +45,7 @@ def _format_factor(estimate: Estimate) -> str:
     else:
         value, low, high = (_factor(number if lower else 1 / number) for number in numbers)
         value += " ×"
-    return f"error {value} {'lower' if lower else 'higher'}" + ("" if low == high else f" [{low}, {high}]")
+    return f"{quantity} {value} {'lower' if lower else 'higher'}" + ("" if low == high else f" [{low}, {high}]")
 
 
 def _percent(share: float) -> str:
@@ -126,12 +124,21 @@ def worse_problems(standings: WorldStandings, method: str) -> dict[str, Estimate
 
 
 def single_exceptions(board: Sequence[WorldStandings], method: str) -> list[str]:
-    """Return the problems of all worlds on which a method is shown to be worse than the plain sum, with the numbers."""
-    return [
-        f"{_problem_name(standings, problem)} ({format_estimate(standings.world, estimate)})"
+    """Return the problems on which a method is shown to be worse than the plain sum, with numbers, the worst last."""
+    found = [
+        (
+            _loss(standings.world, estimate),
+            f"{_problem_name(standings, problem)} ({format_estimate(standings.world, estimate)})",
+        )
         for standings in board
         for problem, estimate in worse_problems(standings, method).items()
     ]
+    return [text for _, text in sorted(found)]
+
+
+def _loss(world: World, estimate: Estimate) -> float:
+    """Return by which share a method is worse: 0.5 for half of the score, or for errors 50 % higher."""
+    return 1 / estimate.value - 1 if world.unit == "factor" else -estimate.value / 100
 
 
 def _problem_name(standings: WorldStandings, problem: str) -> str:
@@ -140,10 +147,16 @@ def _problem_name(standings: WorldStandings, problem: str) -> str:
     return f"{condition} in {standings.world.title}" if study else f"the {problem}" if " " in problem else problem
 
 
+def is_worse(standings: WorldStandings, method: str) -> bool:
+    """Return whether a method is shown to be worse than the plain sum in a world or in one of its checks."""
+    places = [(part.world, part.find(method)) for part in (standings, *standings.checks)]
+    return any(found is not None and verdict(world, found.against_sum) < 0 for world, found in places)
+
+
 def collapsed_methods(standings: WorldStandings) -> list[str]:
-    """Return the methods whose errors are far larger than those of the plain sum, the largest first."""
+    """Return the methods that fail in a world with errors or objectives, the worst first."""
     ranked = sorted(other_methods(standings), key=by_gain)
-    return [s.method for s in reversed(ranked) if s.against_sum and s.against_sum.high < COLLAPSE]
+    return [s.method for s in reversed(ranked) if s.against_sum and s.against_sum.high < standings.world.failing]
 
 
 def check_name(standings: WorldStandings, check: WorldStandings) -> str:

@@ -83,7 +83,7 @@ def _panel(standings: WorldStandings, methods: Sequence[str]) -> Panel:
     ticks = list(enumerate(methods))
     return Panel(
         marks,
-        f"{world.title} ({count} seed{'s' if count > 1 else ''})",
+        f"{world.title} ({count}\N{NO-BREAK SPACE}seed{'s' if count > 1 else ''})",
         _factor_axis(world, marks) if world.unit == "factor" else Axis(axis_label(world)),
         Axis(ticks=ticks, limits=(len(methods) - 0.4, -0.6)),
     )
@@ -113,7 +113,7 @@ def _points(world: World, label: str, style: MarkStyle, rows: Sequence[tuple[int
 
 
 def axis_label(world: World) -> str:
-    return "error, times lower" if world.unit == "factor" else "change of score (%)"
+    return f"{world.quantity}, times lower" if world.unit == "factor" else "change of score (%)"
 
 
 def frontier(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> FigureSpec:
