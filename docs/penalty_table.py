@@ -14,20 +14,20 @@ SHOWN = (
 
 
 def penalty_table() -> str:
-    """Return the held-out errors relative to a constant prediction, and the objective against the plain sum."""
+    """Return the held-out errors relative to a constant prediction, and the scores against the plain sum."""
     frame = at_chosen_rates(STUDY, recorded_scores()[STUDY.name])
     frame = frame.assign(method=frame["method"].map(method_labels(STUDY)))
     shares = frame.pivot_table(ERROR_SHARE, "method", "condition")
     rows = [
-        [method, *(f"{shares.loc[method, problem]:.2f}" for problem in PROBLEMS), *objectives(method)]
-        for method in SHOWN
+        [method, *(f"{shares.loc[method, problem]:.2f}" for problem in PROBLEMS), *changes(method)] for method in SHOWN
     ]
-    heads = ["method", *PROBLEMS, "objective", f"after {LONG_EPOCHS} epochs"]
+    heads = ["method", *PROBLEMS, "change of score", f"the same after {LONG_EPOCHS} epochs"]
     return markdown_table(heads, rows, right=range(1, len(PROBLEMS) + 1))
 
 
-def objectives(method: str) -> list[str]:
-    """Return the objective of a method against that of the plain sum, also after many epochs."""
+def changes(method: str) -> list[str]:
+    """Return the score of a method against that of the plain sum, also after many epochs."""
     if method == PLAIN_SUM:
-        return ["–", "–"]
-    return [compared(world, method).removeprefix("objective ") for world in ("penalties", "penalties-long")]
+        return ["", ""]
+    found = (compared(world, method) for world in ("penalties", "penalties-long"))
+    return ["not run" if text == "–" else text for text in found]

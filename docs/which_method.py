@@ -51,10 +51,9 @@ def which_method(prefix: str = "") -> str:
 
 def penalties() -> str:
     """Say what methods that other rows recommend do to an objective with a penalty."""
-    found = [
-        f"{gain('penalties', method, interval=False).removeprefix('objective ')} with {method}" for method in WARNED
-    ]
-    return f"weights that grow as a loss vanishes lead to a trivial solution: the objective is {join(found, 'and')}"
+    found = [f"{gain('penalties', method, interval=False)} with {method}" for method in WARNED]
+    cause = "weights that grow as a loss vanishes lead towards a trivial solution (score −100 %)"
+    return f"{cause}: {join(found, 'and')}"
 
 
 def similar_scales() -> str:

@@ -21,7 +21,6 @@ from counterpoise.lab.report.leaderboard_text import (
 )
 from counterpoise.lab.report.leaderboard_worlds import recipes
 from counterpoise.lab.studies import STUDIES
-from counterpoise.lab.studies.penalties import OBJECTIVE
 
 
 def test_answers_follow_the_numbers(board: dict[str, WorldStandings], physics: WorldStandings) -> None:
@@ -78,12 +77,10 @@ def test_methods_for_pinns_are_chosen_by_mean_rank_over_the_equations() -> None:
 
 
 def penalised_frames(short: Mapping[str, float], long: Mapping[str, float]) -> dict[str, pd.DataFrame]:
-    """Return runs with the given objectives, after few and many epochs."""
+    """Return runs with the given scores, after few and many epochs."""
 
     def frame(study: str, values: Mapping[str, float]) -> pd.DataFrame:
-        return study_frame(
-            study, values, lambda m, c, s: values[m] * (1 + values[m] * s / 999), range(42, 52), OBJECTIVE
-        )
+        return study_frame(study, values, lambda m, c, s: values[m] * (1 - values[m] * s / 999), range(42, 52))
 
     return {study: frame(study, values) for study, values in (("penalties", short), ("penalties-long", long)) if values}
 
@@ -121,7 +118,7 @@ def test_methods_that_are_worse_in_no_world_are_recommended_where_the_case_is_un
     assert "On single problems Gradient normalisation is worse: enb in Tabular data (−" in answer.text
     assert "in some steps one per loss" in answer.text
     assert not any("know" in a.question for a in answers(board[:3], costs)), "three worlds are too few"
-    penalised = leaderboard(frames | penalised_frames({"Sum": 1.0, "Nash-MTL": 2.0, "Gradient normalisation": 3.0}, {}))
+    penalised = leaderboard(frames | penalised_frames({"Sum": 0.6, "Nash-MTL": 0.3, "Gradient normalisation": 0.2}, {}))
     with_penalties = next(a for a in answers(penalised, costs) if a.question == answer.question)
     assert with_penalties.short == answer.short
     assert "in which it was run, except in Penalties: such a term needs a fixed weight." in with_penalties.note
@@ -150,16 +147,16 @@ def test_methods_for_different_units_are_checked_on_qm9() -> None:
 
 
 def test_answer_on_penalties_names_the_methods_that_other_answers_recommend() -> None:
-    short = {"Sum": 1.0, "Kendall": 1.0, "CAGrad": 1.1, "BPGS": 4.0, "Nash-MTL": 2.0, "DWA": 0.9}
-    (standings,) = leaderboard(penalised_frames(short, {"Sum": 1.0, "Kendall": 3.0, "DWA": 1.0}))
+    short = {"Sum": 0.6, "Kendall": 0.6, "CAGrad": 0.5, "BPGS": 0.01, "Nash-MTL": 0.2, "DWA": 0.7}
+    (standings,) = leaderboard(penalised_frames(short, {"Sum": 0.6, "Kendall": 0.3, "DWA": 0.6}))
     assert standings.seeds == tuple(range(45, 52)), "the first three choose the learning rate"
     (answer, *_) = answers([standings], step_costs({}))
-    assert (answer.short, answer.code) == ("A fixed weight for this term.", ('fixed={"kl": 0.01}', "cp.Static(tasks)"))
+    assert (answer.short, answer.code) == ("A fixed weight for this term.", ('fixed={"kl": beta}', "cp.Static(tasks)"))
     assert answer.note == (
-        "3 of 5 methods are worse (Nash-MTL: objective 2.1 × higher and BPGS: objective 4.6 × higher), and Kendall "
-        "after 300 epochs. Not worse with one backward pass: DWA."
+        "3 of 5 methods are worse (Nash-MTL: −66.0 % and BPGS: −98.3 %; −100 % is a solution that ignores the input), "
+        "and Kendall after 300 epochs. Not detectably worse with one backward pass: DWA."
     )
-    assert "Not worse than the plain sum: DWA." in answer.text
+    assert "Not detectably worse than the plain sum: DWA." in answer.text
     assert collapsed_methods(standings) == ["BPGS", "Nash-MTL"]
 
 

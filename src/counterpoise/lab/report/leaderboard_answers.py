@@ -7,6 +7,7 @@ from itertools import combinations
 from .leaderboard import Standing, WorldStandings
 from .leaderboard_cost import PASSES, Cost, step_times
 from .leaderboard_text import (
+    FAILING,
     better_first,
     by_gain,
     check_name,
@@ -33,7 +34,7 @@ EACH = PASSES["each"]
 LEAST_WORLDS = 4
 """With fewer worlds, no method is recommended for all of them."""
 MAX_NAMES = 4
-FIXED = 'fixed={"kl": 0.01}'
+FIXED = 'fixed={"kl": beta}'
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
         text += decided if verdict(world, between) else "These runs do not decide between the two. "
     text += f"{''.join(details)}All runs have {pinn_steps(world)} steps. "
     if collapsed:
-        times = f"more than {1 / world.failing:.0f} times those of the plain sum"
+        times = f"more than {1 / FAILING[world.unit]:.0f} times those of the plain sum"
         text += f"Avoid {join(collapsed, 'and')}: errors {times}. "
     return Answer(
         question, _either(names, costs), note, text + _evidence(standings), f"table-{world.name}", tuple(names)
@@ -198,14 +199,14 @@ def _penalty(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
     kept = [s.method for s in others if not is_worse(standings, s.method)]
     note = f"{len(worse)} of {len(others)} methods are worse"
     if failing := [f"{s.method}: {without_interval(world, s.against_sum)}" for s in worse if s.method in WARNED]:
-        note += f" ({join(failing, 'and')})"
+        note += f" ({join(failing, 'and')}; −100 % is a solution that ignores the input)"
     for check in standings.checks:
         if later := [s.method for s in others if s not in worse and is_worse(check, s.method)]:
             note += f", and {join(later, 'and')} {check_name(standings, check)}"
     free = [method for method in kept if costs[method].passes == "one"]
-    note += f". Not worse with one backward pass: {join(free, 'and')}." if free else "."
+    note += f". Not detectably worse with one backward pass: {join(free, 'and')}." if free else "."
     text = f"If the other losses are tasks, balance these, and pass the penalty as {FIXED}. "
-    text += f"Not worse than the plain sum: {join(kept, 'and')}. " if kept else ""
+    text += f"Not detectably worse than the plain sum: {join(kept, 'and')}. " if kept else ""
     return Answer(
         "One loss is a KL term or another penalty.", "A fixed weight for this term.", note, text + _evidence(standings),
         f"table-{world.name}", (PLAIN_SUM,), FIXED,

@@ -148,8 +148,7 @@ def how_compared(world: World) -> str:
     """Say how the numbers of a world are computed from the scores of its runs."""
     metrics = ", metrics" if len(world.metrics) > 1 else ""
     if world.unit == "factor":
-        many = f"{world.quantity}s"
-        return f"A comparison of {many} is the geometric mean of their ratios over problems{metrics} and seeds."
+        return f"A comparison of errors is the geometric mean of their ratios over problems{metrics} and seeds."
     if not metrics:
         return "A comparison is the change of the mean score over problems and seeds."
     return (
@@ -249,16 +248,15 @@ def _card_row(standings: WorldStandings, standing: Standing, costs: Mapping[str,
 def world_table(standings: WorldStandings, costs: Mapping[str, Cost]) -> PrintedTable:
     """Return the table of all methods: mean rank, comparisons with both sums, cost, and number of runs."""
     world, tuned = standings.world, any(standing.against_tuned for standing in standings.standings)
-    # The heads say what is compared, which keeps the columns narrow.
-    quantity = f"{world.quantity} " if world.unit == "factor" else ""
-    heads = ["method", "mean rank", f"{quantity}against the plain sum"]
-    heads += [f"{quantity}against the {TUNED_SUM.lower()}"] if tuned else []
+    error = "error " if world.unit == "factor" else ""  # said in the heads, which keeps the columns narrow
+    heads = ["method", "mean rank", f"{error}against the plain sum"]
+    heads += [f"{error}against the {TUNED_SUM.lower()}"] if tuned else []
     rows = []
     for standing in standings.standings:
         row = [standing.method, _format_rank(standing.rank, interval=len(standings.seeds) > 1)]
         row.append("" if standing.method == PLAIN_SUM else format_estimate(world, standing.against_sum))
         row += [format_estimate(world, standing.against_tuned)] if tuned else []
-        row = [cell.removeprefix(quantity) for cell in row]
+        row = [cell.removeprefix(error) for cell in row]
         runs = f"{standing.runs}" + (f", {standing.diverged} diverged" if standing.diverged else "")
         if standing.problems < len(standings.problems):
             runs += f" on {standing.problems} problem{'s' if standing.problems > 1 else ''}"

@@ -12,6 +12,8 @@ from .leaderboard import Estimate, Standing, WorldStandings
 from .leaderboard_cost import Cost
 from .leaderboard_worlds import PLAIN_SUM, World
 
+FAILING = {"factor": 0.2, "change": -50.0}
+"""A method fails if its comparison with the plain sum is shown to be below: five times the error, half the score."""
 RESIDUAL = {"lra": "reference", "dcgd": "residual"}
 """Options that name the residual of a physics-informed network. In the studies it is the first loss, as by default."""
 
@@ -25,7 +27,7 @@ def format_estimate(world: World, estimate: Estimate | None) -> str:
     if estimate is None:
         return "–"
     if world.unit == "factor":
-        return _format_factor(estimate, world.quantity)
+        return _format_factor(estimate)
     numbers = [estimate.value, estimate.low, estimate.high]
     value, low, high = (f"{round(number, 1) + 0.0:+.1f}".replace("-", "−") for number in numbers)
     return f"{value} %" if low == high else f"{value} % [{low}, {high}]"
@@ -36,7 +38,7 @@ def without_interval(world: World, estimate: Estimate | None) -> str:
     return format_estimate(world, estimate).split(" [")[0]
 
 
-def _format_factor(estimate: Estimate, quantity: str) -> str:
+def _format_factor(estimate: Estimate) -> str:
     lower = estimate.value >= 1
     numbers = [estimate.value, *((estimate.low, estimate.high) if lower else (estimate.high, estimate.low))]
     if all(0.5 < number < 2 for number in numbers):
@@ -45,7 +47,7 @@ def _format_factor(estimate: Estimate, quantity: str) -> str:
     else:
         value, low, high = (_factor(number if lower else 1 / number) for number in numbers)
         value += " ×"
-    return f"{quantity} {value} {'lower' if lower else 'higher'}" + ("" if low == high else f" [{low}, {high}]")
+    return f"error {value} {'lower' if lower else 'higher'}" + ("" if low == high else f" [{low}, {high}]")
 
 
 def _percent(share: float) -> str:
@@ -154,9 +156,9 @@ def is_worse(standings: WorldStandings, method: str) -> bool:
 
 
 def collapsed_methods(standings: WorldStandings) -> list[str]:
-    """Return the methods that fail in a world with errors or objectives, the worst first."""
+    """Return the methods that fail in a world, the worst first."""
     ranked = sorted(other_methods(standings), key=by_gain)
-    return [s.method for s in reversed(ranked) if s.against_sum and s.against_sum.high < standings.world.failing]
+    return [s.method for s in reversed(ranked) if s.against_sum and s.against_sum.high < FAILING[standings.world.unit]]
 
 
 def check_name(standings: WorldStandings, check: WorldStandings) -> str:
@@ -165,20 +167,18 @@ def check_name(standings: WorldStandings, check: WorldStandings) -> str:
 
 
 def check_finding(standings: WorldStandings, check: WorldStandings) -> str:
-    """Say how many methods have the same verdict against the plain sum in a check."""
-    verdicts = [
-        [
-            verdict(s.world, found.against_sum) if (found := s.find(standing.method)) else None
-            for s in (standings, check)
-        ]
-        for standing in other_methods(check)
-    ]
-    both = [pair for pair in verdicts if None not in pair]
-    same = sum(first == second for first, second in both)
+    """Say how many methods have the same verdict against the plain sum in a check, and which are worse only there."""
+    verdicts = {
+        s.method: (verdict(standings.world, found.against_sum), verdict(check.world, s.against_sum))
+        for s in other_methods(check)
+        if (found := standings.find(s.method))
+    }
+    same = sum(before == after for before, after in verdicts.values())
+    worse = [method for method, (before, after) in verdicts.items() if after < 0 <= before]
     setting = check_name(standings, check)
-    return (
-        f"{setting[0].upper()}{setting[1:]}, {same} of {len(both)} methods have the same verdict against the plain sum."
-    )
+    count = f"{same} of {len(verdicts)} methods"
+    text = f"{setting[0].upper()}{setting[1:]}, {count} have the same verdict against the plain sum"
+    return f"{text}; {join(worse, 'and')} {'are' if worse[1:] else 'is'} worse only there." if worse else f"{text}."
 
 
 def unequal_settings(world: World, method: str, other: str) -> list[str]:

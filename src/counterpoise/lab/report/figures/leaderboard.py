@@ -113,7 +113,7 @@ def _points(world: World, label: str, style: MarkStyle, rows: Sequence[tuple[int
 
 
 def axis_label(world: World) -> str:
-    return f"{world.quantity}, times lower" if world.unit == "factor" else "change of score (%)"
+    return "error, times lower" if world.unit == "factor" else "change of score (%)"
 
 
 def frontier(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> FigureSpec:
