@@ -171,7 +171,7 @@ def penalties() -> str:
     count = sum(not s.method.startswith("Sum") for s in other_methods(standings))
     text = (
         f"{len(failing)} of {count} methods lose more than half of its score (BPGS: {gain('penalties', 'BPGS')}; "
-        "a network that ignores its input: −100 %)."
+        "ignoring the input: −100 %)."
     )
     for check in standings.checks:
         later = [f"{s.method} ({gain(check.world.name, s.method)})" for s in decided(check, -1)]
