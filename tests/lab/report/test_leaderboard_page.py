@@ -4,23 +4,27 @@ import io
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from helpers.browser import Open, overflow
 from helpers.empty_figures import write_empty_figures
 from helpers.study_scores import study_frame, table_score
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from counterpoise.lab.data.qm9 import TARGETS
 from counterpoise.lab.report import collect_runs, write_page
 from counterpoise.lab.report.card_pictures import card_picture
-from counterpoise.lab.report.figures.leaderboard import _name_labels, frontier
+from counterpoise.lab.report.figures.leaderboard import _name_labels, frontier, overview
+from counterpoise.lab.report.figures.render_matplotlib import render
 from counterpoise.lab.report.figures.spec import Points, TextLabel
 from counterpoise.lab.report.leaderboard import WorldStandings, leaderboard
 from counterpoise.lab.report.leaderboard_answers import answers
 from counterpoise.lab.report.leaderboard_cost import step_costs
 from counterpoise.lab.report.leaderboard_page import leaderboard_section, methods_table
 from counterpoise.lab.report.leaderboard_worlds import PLAIN_SUM
+from counterpoise.lab.report.pdf_figures import reflow
 from counterpoise.lab.studies import STUDIES
 
 
@@ -113,6 +117,32 @@ def test_frontier_uses_times_where_enough_were_measured(board: dict[str, WorldSt
     named = [mark.text for mark in panel.marks if isinstance(mark, TextLabel)]
     assert "Nash-MTL" in named
     assert "CAGrad" not in named, "a faster method scores higher"
+
+
+def test_large_losses_are_drawn_at_their_values_where_methods_fail() -> None:
+    def drawn(scores: dict[str, float]) -> list[float]:
+        frame = study_frame("penalties", scores, lambda m, c, s: scores[m] * (1 + scores[m] * s / 999), range(42, 52))
+        (panel,) = overview(leaderboard({"penalties": frame})).panels
+        return [value for mark in panel.marks if isinstance(mark, Points) for value in mark.x]
+
+    assert drawn({"Sum": 0.5, "BPGS": 0.01}) == [pytest.approx(-98, abs=0.2)]
+    assert drawn({"Sum": 0.5, "BPGS": 0.01, "UW-SO": -0.5}) == [pytest.approx(-98, abs=0.2), -110]
+    assert drawn({"Sum": 0.5, "PCGrad": 0.3}) == [-20], "at the edge, so that small changes can be seen"
+
+
+def test_the_pdf_has_panels_with_the_same_names_in_two_rows_and_names_do_not_overlap() -> None:
+    scores = {name: 0.5 + place / 99 for place, name in enumerate(["Sum", *list(STUDIES["penalties"].methods)[1:25]])}
+    frame = study_frame("penalties", scores, lambda m, c, s: scores[m], range(42, 52))
+    spec = reflow(overview(leaderboard({"penalties": frame}) * 7))
+    assert (len(spec.panels), spec.columns, spec.share_y) == (7, 4, True)
+    figure = render(spec)
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.draw()
+    names = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
+    assert len(names) == 24
+    assert not any(a.overlaps(b) for a, b in itertools.pairwise(names))
+    titles = [axis.title.get_window_extent() for axis in figure.axes[:4]]
+    assert not any(a.overlaps(b) for a, b in itertools.pairwise(titles))
 
 
 def test_section_is_empty_without_scores_of_a_world() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..leaderboard import Estimate, Standing, WorldStandings
 from ..leaderboard_cost import PASSES, Cost
-from ..leaderboard_text import format_estimate, verdict
+from ..leaderboard_text import collapsed_methods, format_estimate, verdict
 from ..leaderboard_worlds import PLAIN_SUM, World
 from .spec import Axis, FigureSpec, Mark, MarkStyle, Panel, Points, ReferenceLine, TextLabel
 
@@ -27,8 +27,8 @@ TICKS = ("1", "1, some per loss", "1 per loss")
 FACTORS = tuple(digit * 10.0**power for power in range(-4, 5) for digit in (1, 3))
 NEAR_FACTORS = (0.4, 0.5, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5)
 """Ticks of axes of factors, the second for factors that differ by less than 3."""
-FLOOR = -20.0
-"""Changes below this, in %, are drawn at the edge."""
+FLOOR, FLOOR_OF_FAILING = -20.0, -110.0
+"""Changes below this, in %, are drawn at the edge; the second applies to worlds in which methods fail."""
 
 
 def overview(board: Sequence[WorldStandings], methods: Sequence[str] = ()) -> FigureSpec:
@@ -77,7 +77,7 @@ def _panel(standings: WorldStandings, methods: Sequence[str]) -> Panel:
             and verdict(world, standing.against_sum) == sign
         ]  # fmt: skip
         if rows:
-            marks.append(_points(world, label, style, rows))
+            marks.append(_points(standings, label, style, rows))
     neutral, count = 1.0 if world.unit == "factor" else 0.0, len(standings.seeds)
     marks.append(ReferenceLine(neutral, "vertical", emphasised=True))
     ticks = list(enumerate(methods))
@@ -102,14 +102,22 @@ def _tick_factors(low: float, high: float) -> list[float]:
     return [factor for factor in factors if low / margin < factor < high * margin]
 
 
-def _points(world: World, label: str, style: MarkStyle, rows: Sequence[tuple[int, Standing, Estimate]]) -> Points:
-    floor = FLOOR if world.unit == "change" else 0.0
+def _points(
+    standings: WorldStandings, label: str, style: MarkStyle, rows: Sequence[tuple[int, Standing, Estimate]]
+) -> Points:
+    world, floor = standings.world, _floor(standings)
     values, low, high = (
         [max(getattr(estimate, name), floor) for _, _, estimate in rows] for name in ("value", "low", "high")
     )
     places = [place for place, _, _ in rows]
     texts = [f"{standing.method}: {format_estimate(world, estimate)}" for _, standing, estimate in rows]
     return Points(label, values, places, style, 5.0, low, high, along="x", hover_texts=texts, complete=True)
+
+
+def _floor(standings: WorldStandings) -> float:
+    if standings.world.unit == "factor":
+        return 0.0
+    return FLOOR_OF_FAILING if collapsed_methods(standings) else FLOOR
 
 
 def axis_label(world: World) -> str:
@@ -133,7 +141,7 @@ def _frontier_panel(standings: WorldStandings, costs: Mapping[str, Cost]) -> Pan
     world = standings.world
     factors = world.unit == "factor"
     heights = {
-        s.method: float(np.log10(s.against_sum.value)) if factors else max(s.against_sum.value, FLOOR)
+        s.method: float(np.log10(s.against_sum.value)) if factors else max(s.against_sum.value, _floor(standings))
         for s in standings.ranked
         if s.against_sum
     }
