@@ -1,6 +1,7 @@
 """Comparisons in a user's own training function: calls, resuming, choice of rates, tables, page and errors."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,7 @@ def _empty_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)  # of another test
     path = tmp_path / "mine.py"
     path.write_text(SCRIPT)
     return path
