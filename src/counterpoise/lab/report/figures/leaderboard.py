@@ -84,9 +84,15 @@ def _panel(standings: WorldStandings, methods: Sequence[str]) -> Panel:
     return Panel(
         marks,
         f"{world.title} ({count}\N{NO-BREAK SPACE}seed{'s' if count > 1 else ''})",
-        _factor_axis(world, marks) if world.unit == "factor" else Axis(axis_label(world)),
+        _factor_axis(world, marks) if world.unit == "factor" else _change_axis(standings),
         Axis(ticks=ticks, limits=(len(methods) - 0.4, -0.6)),
     )
+
+
+def _change_axis(standings: WorldStandings) -> Axis:
+    """Return an axis of changes; with few numbers where methods fail, which fit below a narrow panel."""
+    ticks = [(value, f"{value:g}".replace("-", "−")) for value in (-100.0, -50.0, 0.0)]
+    return Axis(axis_label(standings.world), ticks=ticks if _floor(standings) == FLOOR_OF_FAILING else None)
 
 
 def _factor_axis(world: World, marks: Sequence[Mark]) -> Axis:
