@@ -133,13 +133,12 @@ def _describe_collapse(found: Measurements) -> str:
 def _alternatives(found: Measurements) -> str:
     """Return methods that do not divide by the losses, without the monitored one."""
     sized = _sized_by_gradients(found)
-    parts = [
-        f"{'other ' if 'Static' in found.methods else ''}fixed weights (cp.Static, or fixed= for a penalty)",
-        f"{'PCGrad' if found.methods == ('CAGrad',) else 'CAGrad'} without a loss weighting",
-    ]
+    parts = [f"{'other ' if 'Static' in found.methods else ''}fixed weights (cp.Static, or fixed= for a penalty)"]
+    if found.methods != ("CAGrad",):
+        parts.append("cp.CAGrad without a loss weighting")
     if sized:  # they lose a penalty, whose gradient vanishes with it
         parts.append(f"weights from gradient norms for a differential equation ({' or '.join(sized)})")
-    return f"{', '.join(parts[:-1])} or {parts[-1]}"
+    return " or ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
 def _sized_by_gradients(found: Measurements) -> list[str]:

@@ -150,8 +150,8 @@ WORLDS = (
         ("penalties",),
         confounds=(
             "The learning rate of each method is the best of four at seeds that are not counted.",
-            "A score is 1 minus the held-out objective relative to the error of the best constant prediction. A change "
-            "of −100 % is a solution that ignores the input.",
+            "A score is half of 1 minus the held-out objective relative to the error of the best constant prediction. "
+            "A change of −100 % is a solution that ignores the input.",
             "The plain sum minimises this objective on the training images: its weights define the problem.",
             "The claims in the ledger were written after trial runs at two seeds, which are not counted here.",
         ),
