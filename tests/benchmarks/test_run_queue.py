@@ -116,6 +116,18 @@ def test_rates_are_chosen_before_the_shown_seeds_and_stacks_keep_their_runs(scri
     assert rest == stacks[1]
 
 
+def test_a_stack_that_another_process_trains_is_left_to_it(scripts: Any, tmp_path: Path) -> None:
+    chosen = selection(scripts, "qm9", largest=1)
+    first, *others = chosen.stacks({}.get)
+    with scripts.locked(tmp_path, first.key):
+        queue = scripts.RunQueue([chosen], tmp_path, FOREVER)
+        assert queue.work()
+        assert list(queue.unfinished()) == [first]
+    assert all(queue.store.result(run) is not None for stack in others for run in stack.runs)
+    assert queue.work()
+    assert list(queue.unfinished()) == []
+
+
 def test_a_stack_that_fails_is_not_tried_again_and_uncaptured_methods_are_left_out(
     scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,9 +161,13 @@ def _rows(
     scores = frame[frame["condition"].isin([condition.key for condition in conditions])]
     # Also of methods that were not run at these seeds.
     rates = dict(scores.groupby("method")["lr"].first()) if study.rates else {}
-    methods = method_order(study, select_seeds(scores, seeds))
-    if not study.rates or set(seeds) & set(study.seeds):  # at the seeds of a search only the methods of the search
+    here = select_seeds(scores, seeds)
+    methods = method_order(study, here)
+    if set(seeds) & set(study.seeds):
         methods += method_order(study, scores)
+    else:  # at further seeds and those of a search, only the methods that were run there
+        run = set(here["method"])
+        methods = [method for method in methods if method in run]
     return {method: rates.get(method) for method in methods}
 
 
