@@ -241,7 +241,7 @@ def test_suitable_method_is_kept(name: str, options: dict[str, Any], designed_fo
     assert ("keep it" in found.advice[0]) == (
         designed_for_scale and (found.verdict == "scale" or found.in_gradient_space)
     )
-    assert ("Use BPGS" in found.advice[0]) != ("keep it" in found.advice[0])
+    assert ("use BPGS" in found.advice[0]) != ("keep it" in found.advice[0])
 
 
 def test_scale_free_methods_agree_with_recorded_scores() -> None:

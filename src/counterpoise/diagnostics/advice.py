@@ -70,7 +70,7 @@ def recommend(found: Measurements) -> str:
 def remarks(found: Measurements) -> list[str]:
     """Return further observations, the most important first."""
     return [
-        *_objective_remarks(found),
+        *_vanishing_remarks(found),
         *_loss_remarks(found),
         *_one_task_remarks(found),
         *_weight_remarks(found),
@@ -106,15 +106,22 @@ def _remedy(found: Measurements) -> str:
             return f"{method} compares no losses while every batch has one task: pass memory=True."
         return f"{method} is designed for this: keep it."
     if verdict == "conflict":
-        return f"Use CAGrad or PCGrad: cp.CAGrad({names})."
+        return f"Use CAGrad: cp.CAGrad({names})."
     if _losses_mislead(found):
         return f"Do not divide by the losses. Use {_alternatives(found)}."
     if not _recommends_bpgs(found):
         # Another method that follows norms handles conflict no better than the monitored one.
         sized = [] if FOLLOWS_NORMS.intersection(found.methods) else _sized_by_gradients(found)
         choices = ["cp.NashMTL", *sized]
-        return f"Use a method that compares gradients instead of losses: {' or '.join(choices)}."
-    return f"Use BPGS + CAGrad: {_hybrid(found)}." if verdict == "both" else f"Use BPGS: {_bpgs(found)}."
+        return (
+            f"Use a method that compares gradients instead of losses: {' or '.join(choices)}. A penalty needs a fixed "
+            "weight (fixed=, or cp.Static for all)."
+        )
+    method = f"BPGS + CAGrad: {_hybrid(found)}" if verdict == "both" else f"BPGS: {_bpgs(found)}"
+    return (
+        f"For losses of separate tasks, none of which can reach zero, use {method}. For the terms of a differential "
+        "equation, use cp.NashMTL. A penalty needs a fixed weight (fixed=, or cp.Static for all)."
+    )
 
 
 def _describe_collapse(found: Measurements) -> str:
@@ -146,13 +153,8 @@ def _sized_by_gradients(found: Measurements) -> list[str]:
     return [f"cp.{name}" for name in RECOMMENDED_BY_NORMS if name not in found.methods]
 
 
-def _objective_remarks(found: Measurements) -> list[str]:
-    """Return remarks on losses that can be driven to zero."""
-    if decide(found) in ("scale", "both") and _recommends_bpgs(found) and not _handled_by_balancer(found):
-        return [
-            "BPGS expects losses of separate tasks, none of which can reach zero. For terms of a single objective (a "
-            "PDE residual and its boundary condition, reconstruction and KL), use fixed weights (cp.Static)."
-        ]
+def _vanishing_remarks(found: Measurements) -> list[str]:
+    """Return remarks on losses that approach zero, unless a collapse is reported."""
     if found.collapse_steps:
         return []
     return [
