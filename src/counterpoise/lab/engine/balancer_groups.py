@@ -36,7 +36,7 @@ class BalancerGroups(nn.Module):
     def __init__(self, runs: Sequence[Run], tasks: tuple[str, ...], device: str, passes: str = "auto") -> None:
         super().__init__()
         self.runs = [list(group) for _, group in groupby(runs, key=lambda run: balancer_structure(run.recipe))]
-        self.sizes = [len(group) for group in self.runs]
+        self.sizes, self.tasks = [len(group) for group in self.runs], tasks
         balancers = [
             build_balancer(group[0].recipe, tasks, [run.seed for run in group], passes=passes) for group in self.runs
         ]
@@ -75,7 +75,7 @@ class BalancerGroups(nn.Module):
 
     def weights(self, like: Tensor) -> Tensor:
         """Return the task weights of the last step, (R, T); NaN for methods that have none."""
-        found = [balancer._last.weights for balancer in self.members()]  # `weights` would copy each
+        found = [_weights_of_all(balancer, self.tasks) for balancer in self.members()]
         parts = zip(found, like.split(self.sizes), strict=True)
         return torch.cat([torch.full_like(part, torch.nan) if own is None else own for own, part in parts])
 
@@ -93,11 +93,22 @@ class BalancerGroups(nn.Module):
         return optimizers
 
 
+def _weights_of_all(balancer: cp.Balancer, tasks: tuple[str, ...]) -> Tensor | None:
+    """Return the weights of the last step, with those of fixed losses; None for methods that have none."""
+    own = balancer._last.weights  # `weights` would copy it
+    if own is None or not balancer.fixed:
+        return own
+    columns = dict(zip(balancer.tasks, own.unbind(-1), strict=True))
+    return torch.stack(
+        [columns[task] if task in columns else torch.full_like(own[..., 0], balancer.fixed[task]) for task in tasks], -1
+    )
+
+
 def chart_values(balancer: cp.Balancer, replicas: int) -> list[dict[str, Any]]:
-    """Return μ, ς̄, z/τ and θ of each replica of a balancer; empty for methods without a chart."""
+    """Return μ, ς̄, z/τ and θ of each replica; empty for methods without a chart or without some of the losses."""
     weighting = getattr(balancer, "weighting", None) or balancer
     chart = getattr(weighting, "geometry", None)
-    if chart is None:
+    if chart is None or balancer.fixed:
         return [{} for _ in range(replicas)]
     columns = {"mu": chart.mu[..., 0], "std": chart.std[..., 0], "z_over_tau": chart.z_over_tau, "theta": chart.theta}
     values = {name: column if balancer.batch_shape else column[None] for name, column in columns.items()}
@@ -121,7 +132,8 @@ def build_balancer(
     if issubclass(describe(recipe.name).build, cp.Aggregation):
         options.setdefault("passes", passes)
     if recipe.weighting is not None:
-        options["weighting"] = build_balancer(recipe.weighting, tasks, seeds, stacked=stacked)
+        balanced = tuple(task for task in tasks if task not in dict(options.get("fixed", ())))
+        options["weighting"] = build_balancer(recipe.weighting, balanced, seeds, stacked=stacked)
     if _takes_seed(recipe.name):
         options.setdefault("seed", seeds if stacked else seeds[0])
     balancer = make(recipe.name, tasks, batch_shape=(len(seeds),) if stacked else (), **options)

@@ -51,5 +51,7 @@ def describe(name: str) -> Method:
 
 
 def make(name: str, tasks: tuple[str, ...], **options: Any) -> cp.Balancer:
-    """Build a balancer by the name of its method."""
+    """Build a balancer by the name of its method. The option `fixed` may be given as pairs."""
+    if "fixed" in options:
+        options["fixed"] = dict(options["fixed"])
     return LAB_METHODS[name].build(tasks, **options) if name in LAB_METHODS else cp.make(name, tasks, **options)

@@ -14,6 +14,7 @@ from . import (
     nyuv2_first_batch,
     nyuv2_overhead,
     nyuv2_stop_gradient,
+    penalised_tasks,
     penalties,
     pinn_burgers,
     pinn_helmholtz,
@@ -52,6 +53,7 @@ STUDIES: dict[str, Study] = {
         *ALL_METHODS_STUDIES,
         penalties.STUDY,
         penalties.LONG_STUDY,
+        penalised_tasks.STUDY,
         *PINN_STUDIES,
         qm9.STUDY,
     )
