@@ -370,3 +370,38 @@ def test_auto_uses_lean_passes_for_many_tasks_and_falls_back_to_a_loop() -> None
             found.append(grads_of(net))
         assert_same_gradients(*found)
         assert balancer._backward.lean.checked is not reentrant
+
+
+def test_a_parameter_before_and_behind_the_shared_graph_gets_its_gradient_once() -> None:
+    """One loss is computed from another, so that a parameter of all heads is reached in both ways."""
+
+    class Scaled(Network):
+        def __init__(self) -> None:
+            super().__init__(nn.Sequential(nn.Linear(16, 12), nn.Tanh()), 12)
+            self.temperature = nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
+
+        def losses(self, x: Tensor) -> list[Tensor]:
+            z = self.trunk(x)
+            losses = [(head(z) * self.temperature).square().mean() for head in self.heads]
+            return [losses[0], losses[0].sqrt(), losses[2]]
+
+    compare(Scaled, torch.randn(5, 16, dtype=torch.float64))
+    compare(Scaled, torch.randn(5, 16, dtype=torch.float64), heads="aggregated")
+
+
+@pytest.mark.parametrize("mode", ["loop", "lean", "auto"])
+def test_a_head_may_have_a_sparse_gradient_and_a_shared_parameter_may_not(mode: passes.Passes) -> None:
+    tasks, indices = 16, torch.randint(0, 10, (4,))
+    net, table = Network(nn.Linear(16, 12), 12, tasks), nn.Embedding(10, 1, sparse=True).double()
+    x = torch.randn(4, 16, dtype=torch.float64)
+
+    def losses() -> list[Tensor]:
+        first, *others = net.losses(x)
+        return [first + table(indices).square().mean(), *others]
+
+    cp.UPGrad(tasks, passes=mode).backward(losses(), shared=net.trunk.parameters())
+    (expected,) = torch.autograd.grad(losses()[0], table.weight)
+    assert table.weight.grad is not None
+    torch.testing.assert_close(table.weight.grad.to_dense(), expected.to_dense())
+    with pytest.raises(ValueError, match=r"the gradient of a shared parameter of shape \(10, 1\) is sparse"):
+        cp.UPGrad(tasks, passes=mode).backward(losses(), shared=[*net.trunk.parameters(), table.weight])

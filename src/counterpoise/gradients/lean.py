@@ -19,9 +19,10 @@ from .combination import accumulate
 from .graph import graph_nodes, other_leaves
 from .host_stack import HostStack
 from .probes import Probe, add_gram, find_layer_probes, group_probes, layer_factor
-from .reading import Stacks, empty_stack, grad, read_in_chunks
+from .reading import Stacks, dense_grad, empty_stack, grad, read_in_chunks
 from .sections import Budget, Section, find_sections
 from .segments import Edge, SharedGraph, find_shared_graph
+from .task_gradients import check_dense
 from .types import GradientList, TaskGradients, TaskRoot
 
 MIN_ELEMENTS = 1 << 24  # gradients of up to this size are held at once even if the network is smaller
@@ -46,16 +47,19 @@ class LeanPass(NamedTuple):
                 return self._propagate_losses(weights)
             if self.outer:
                 accumulate(self.graph.outer_leaves, self.outer)
-            inner = self.graph.inner_leaves
+            inner, common = self.graph.inner_leaves, self.graph.common_leaves
             if inner:
                 sums = [stack.sum(0) for stack in self.stacks]
                 accumulate(inner, grad(self.graph.entries, inner, sums, keep=True))
+            if common:
+                losses, vectors = [root.loss for root in self.roots], [root.grad for root in self.roots]
+                accumulate(common, [*torch.autograd.grad(losses, common, vectors, retain_graph=True)])
             return self.combine(weights, self.keep)
 
     def combine(self, weights: Tensor, keep: bool) -> GradientList:
         """Return Σ weights_i g_i on the targets."""
         vectors = [_weighted_sum(weights, stack) for stack in self.stacks]
-        return grad(self.graph.entries, self.targets, vectors, keep)
+        return dense_grad(self.graph.entries, self.targets, vectors, keep)
 
     def _propagate_losses(self, weights: Tensor) -> GradientList:
         """Start the pass at the losses, so that the weights reach all leaves."""
@@ -203,6 +207,8 @@ def _enter(
     finally:
         for handle in handles:
             handle.remove()
+    for each in grads[: len(places)]:
+        check_dense(each)
     return stacks, grads[len(places) :]
 
 

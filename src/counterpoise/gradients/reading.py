@@ -73,7 +73,7 @@ def _grad_of_chunk(entries: Sequence[Edge], edges: Sequence[Edge], vectors: Sequ
     """Return the products for a few vectors (n, *shape), stacked for each edge. A single one is not batched."""
     if len(vectors[0]) > 1:
         return batched_grad(entries, edges, vectors)
-    found = grad(entries, edges, [vector[0] for vector in vectors], keep=True)
+    found = dense_grad(entries, edges, [vector[0] for vector in vectors], keep=True)
     return [None if each is None else each[None] for each in found]
 
 
@@ -101,10 +101,17 @@ def grad(
     """Return the vector-Jacobian products; None for an input that is not reached."""
     places: list[Any] = [place if isinstance(place, Tensor) else GradientEdge(*place) for place in inputs]
     starts = [GradientEdge(*edge) for edge in outputs]
-    grads = torch.autograd.grad(starts, places, vectors, retain_graph=keep, allow_unused=True)
+    return [*torch.autograd.grad(starts, places, vectors, retain_graph=keep, allow_unused=True)]
+
+
+def dense_grad(
+    outputs: Sequence[Edge], inputs: Sequence[Edge | Tensor], vectors: Sequence[Tensor], keep: bool
+) -> GradientList:
+    """Return the vector-Jacobian products as `grad` does. A sparse one raises an error."""
+    grads = grad(outputs, inputs, vectors, keep)
     for each in grads:
         check_dense(each)
-    return [*grads]
+    return grads
 
 
 def batched_grad(outputs: Sequence[Edge], inputs: Sequence[Edge], vectors: Sequence[Tensor]) -> GradientList:
@@ -112,7 +119,7 @@ def batched_grad(outputs: Sequence[Edge], inputs: Sequence[Edge], vectors: Seque
     reached: list[bool] = []
 
     def vjp(*vector: Tensor) -> tuple[Tensor, ...]:
-        grads = grad(outputs, inputs, vector, keep=True)
+        grads = dense_grad(outputs, inputs, vector, keep=True)
         reached[:] = [each is not None for each in grads]
         return tuple(each for each in grads if each is not None)
 

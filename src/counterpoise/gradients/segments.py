@@ -35,8 +35,9 @@ class SharedGraph(NamedTuple):
     segments: list[Segment]  # from the losses to the inputs; all uses of a target are in the same segment
     uses: dict[Node, int]  # the number of edges to each node
     bridges: list[Bridge]  # from the nodes of single tasks to the entries of the first segment
-    outer_leaves: list[Tensor]  # the other leaves that are reached before the first segment
-    inner_leaves: list[Tensor]  # the other leaves that are reached from the first segment
+    outer_leaves: list[Tensor]  # the other leaves that are reached before the first segment only
+    inner_leaves: list[Tensor]  # the other leaves that are reached from the first segment only
+    common_leaves: list[Tensor]  # the other leaves that are reached in both ways
 
     @property
     def entries(self) -> list[Edge]:
@@ -79,11 +80,13 @@ def find_shared_graph(starts: Sequence[Edge | None], targets: Sequence[Tensor]) 
     found = {bridge.entry for bridge in bridges} | {start for start in starts if start is not None and start[0] in core}
     entries = sorted(found, key=lambda edge: (order[edge[0]], edge[1]))
     outside = _reachable((start[0] for start in starts if start is not None), children, core)
-    outer, inner = (
-        _other_leaves(sorted(nodes, key=order.__getitem__), own) for nodes in (outside, _reachable(core, children))
-    )
+    inside = _reachable(core, children)
+    leaves = [
+        _other_leaves(sorted(nodes, key=order.__getitem__), own)
+        for nodes in (outside - inside, inside - outside, outside & inside)
+    ]
     uses = {node: len(before) for node, before in parents.items()}
-    return SharedGraph(_cut(entries, edges, core), uses, bridges, outer, inner)
+    return SharedGraph(_cut(entries, edges, core), uses, bridges, *leaves)
 
 
 def _walk(
