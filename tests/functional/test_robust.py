@@ -136,3 +136,15 @@ def test_trimmed_mean_with_a_mask_for_each_replica() -> None:
 def test_trimmed_mean_invalid_arguments() -> None:
     with pytest.raises(ValueError, match="below half the number of tasks, 4, got 2"):
         f.trimmed_mean(torch.ones(4, 2), trim=2)
+
+
+@pytest.mark.usefixtures("solver_mode")
+def test_trimmed_mean_keeps_nan_and_leaves_out_infinite_values() -> None:
+    rows = torch.tensor([[1.0, 1.0, 1.0], [2.0, 2.0, torch.inf], [3.0, torch.nan, 3.0], [4.0, 4.0, 4.0]])
+    expected = torch.tensor([2.5, torch.nan, 3.5])
+    torch.testing.assert_close(f.trimmed_mean(rows, trim=1), expected, equal_nan=True)
+    present = torch.tensor([True, True, False, True])
+    torch.testing.assert_close(f.trimmed_mean(rows, trim=1, present=present), torch.tensor([2.0, 2.0, 4.0]))
+    present = torch.tensor([False, True, True, True])
+    found = f.trimmed_mean(rows, trim=1, present=present)
+    torch.testing.assert_close(found, torch.tensor([3.0, torch.nan, 4.0]), equal_nan=True)

@@ -117,15 +117,20 @@ class TrimmedMean(Aggregation):
     def aggregate(self, grads: TaskGradients, context: StepContext) -> tuple[None, GradientList]:
         by_slot = dict(zip(grads.slots, grads.rows, strict=True))
         rows = [by_slot.get(slot, [None] * len(grads.targets)) for slot in range(len(self.tasks))]
-        present = context.present.movedim(-1, 0)
-        return None, [self._trimmed(column, present) for column in zip(*rows, strict=True)]
+        present, scaled = context.present.movedim(-1, 0), context.scale is not None
+        return None, [self._trimmed(column, present, scaled) for column in zip(*rows, strict=True)]
 
-    def _trimmed(self, column: Sequence[Tensor | None], present: Tensor) -> Tensor | None:
-        """Combine the gradients of all tasks on one shared tensor. A missing gradient counts as zero."""
+    def _trimmed(self, column: Sequence[Tensor | None], present: Tensor, scaled: bool) -> Tensor | None:
+        """Combine the gradients of all tasks on one shared tensor. A missing gradient counts as zero.
+
+        If the gradients are scaled, a value that is not finite is an overflow, which the scaler must see.
+        """
         like = next((grad for grad in column if grad is not None), None)
         if like is None:
             return None
         rows = torch.stack([torch.zeros_like(like) if grad is None else grad for grad in column])
+        if scaled:
+            rows = torch.where(rows.isfinite(), rows, torch.nan)
         trim = min(self.trim, (len(rows) - 1) // 2)
         return trimmed_mean(rows, trim=trim, present=present, importance=self._preference(rows))
 

@@ -107,7 +107,8 @@ def trimmed_mean(
             Default: None, which is 1 for each task.
 
     Returns:
-        Tensor: The mean of the remaining values, shape (…); 0 if no task is present.
+        Tensor: The mean of the remaining values, shape (…); 0 if no task is present. NaN where the value of a
+        present task is NaN; infinite values are left out like others.
 
     Example:
         >>> trimmed_mean(torch.tensor([[1.0, 2.0], [3.0, -50.0], [90.0, 4.0]]), trim=1)
@@ -122,7 +123,8 @@ def trimmed_mean(
     if not 0 <= 2 * trim < tasks:
         raise ValueError(f"trim must be at least 0 and below half the number of tasks, {tasks}, got {trim}")
     if present is None or (can_sync(present) and bool(present.all())):
-        return _sort(rows, importance)[trim : tasks - trim].mean(0)
+        ordered = _sort(rows, importance)
+        return _keep_nan(ordered, ordered[trim : tasks - trim].mean(0))
     present = present.reshape(present.shape + (1,) * (rows.dim() - present.dim()))
     count = present.sum(0, keepdim=True)
     least = ((count - 1) // 2).clamp(0, trim)
@@ -130,10 +132,15 @@ def trimmed_mean(
     rank = torch.arange(tasks, device=rows.device).view(-1, *(1,) * (rows.dim() - 1))
     kept = (rank >= least) & (rank < count - least)
     number = (count - 2 * least).clamp_min(1).squeeze(0)
-    return torch.where(kept, ordered, 0.0).sum(0) / number.to(rows.dtype)
+    return _keep_nan(ordered, torch.where(kept, ordered, 0.0).sum(0) / number.to(rows.dtype))
 
 
 def _sort(rows: Tensor, importance: Tensor | None) -> Tensor:
     """Sort the values of each coordinate over the tasks, then multiply them by the importance of their tasks."""
     values, order = rows.sort(0)
     return values if importance is None else values * importance.to(rows)[order]
+
+
+def _keep_nan(ordered: Tensor, mean: Tensor) -> Tensor:
+    """Return the mean of each coordinate, NaN where a value is: sorting puts it last, as if it were the largest."""
+    return torch.where(ordered[-1].isnan(), torch.nan, mean)
