@@ -45,6 +45,7 @@ class StepRecord:
     given: Sequence[int] = ()  # tasks whose loss was given, though possibly not finite
     counts: Tensor | None = None  # the numbers of samples, if given
     mean: Tensor | None = None  # the losses averaged over ranks, in a process group
+    remembered: Tensor | None = None  # with `memory`, the weights including those of absent tasks
     fixed: Mapping[str, Tensor] = MappingProxyType({})  # the given losses that are not balanced, as given
     _weights: Tensor | list[float] | None = None
     _values: Tensor | list[float] | None = None

@@ -279,3 +279,42 @@ def test_fixed_losses_belong_to_the_gradient_space_balancer() -> None:
     for method in (cp.IMTL, cp.DBMTL):
         assert method(["a", "l2", "b"], fixed={"l2": 1.0}).weighting.tasks == ("a", "b")  # type: ignore[union-attr]
     assert cp.PCGrad(["seg", "depth"], weighting=cp.UWO(2)).weighting.tasks == ("seg", "depth")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["cagrad", "graddrop", "cr-mogm"])
+def test_step_end_of_the_weighting_leaves_out_fixed_losses(name: str) -> None:
+    w = torch.ones(2, requires_grad=True)
+    losses = {"a": w[0].square(), "b": 3 * w.square().sum(), "l2": w.square().sum()}
+    balancer = cp.make(name, ["a", "b"], weighting=cp.FAMO(["a", "b"]), fixed={"l2": 0.5})
+    balancer.backward(losses, shared=[w])
+    assert isinstance(balancer.weighting, cp.FAMO)
+    before = balancer.weighting.logits.clone()
+    balancer.step_end({task: loss.detach() / (4 if task == "a" else 2) for task, loss in losses.items()})
+    assert not torch.equal(balancer.weighting.logits, before)
+    with pytest.raises(ValueError, match="unknown task 'other'"):
+        balancer.step_end({"a": torch.tensor(1.0), "b": torch.tensor(1.0), "other": torch.tensor(1.0)})
+
+
+@pytest.mark.parametrize(
+    "balancer",
+    [
+        lambda: cp.CAGrad(2, weighting=cp.UWO(2, strict=True)),
+        lambda: cp.CRMOGM(2, method=cp.CAGrad(2, strict=True)),
+        lambda: cp.CAGrad(2, weighting=cp.UWO(2), strict=True),
+    ],
+)
+def test_a_method_is_strict_if_one_of_its_parts_is(balancer: Any) -> None:
+    w = torch.ones(2, requires_grad=True)
+    with pytest.raises(ValueError, match="is not finite"):
+        balancer().backward([w[0] * torch.nan, w[1]], shared=[w])
+
+
+def test_the_trimmed_mean_does_not_hide_an_overflow_from_a_scaler() -> None:
+    w = torch.ones(3, requires_grad=True)
+    optimizer, scaler = torch.optim.SGD([w], lr=0.1), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    losses = [w[0], 2 * w[0], 3 * w[0], (w * torch.tensor([1e38, 0.0, 0.0])).sum()]
+    cp.TrimmedMean(4).backward(losses, shared=[w], scaler=scaler)
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 2.0**9
+    torch.testing.assert_close(w, torch.ones(3), rtol=0, atol=0)

@@ -295,3 +295,23 @@ def test_steps_of_bpgs_on_gradients_are_those_of_the_tensor_operations(monkeypat
     floats = train()
     monkeypatch.setattr("counterpoise.kernels.select_bpgs_kernel", lambda *_: None)
     torch.testing.assert_close(floats, train(), rtol=1e-11, atol=1e-11, equal_nan=True)
+
+
+def test_ntk_ignores_residuals_where_it_does_not_measure() -> None:
+    net = Net()
+    parameters = list(net.parameters())
+    balancer, optimizer = cp.NTK(TASKS), torch.optim.LBFGS(parameters, max_iter=3)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = balancer(net.losses(), shared=parameters, residuals=net.residuals())
+        loss.backward()
+        return loss
+
+    optimizer.step(balancer.closure(closure))
+    weights = balancer.weights
+    balancer.eval()
+    balancer(net.losses(), shared=parameters, residuals=net.residuals())
+    torch.testing.assert_close(balancer.weights, weights, rtol=0, atol=0)
+    with pytest.raises(TypeError, match="NTK takes no 'kpis'"):
+        balancer(net.losses(), shared=parameters, kpis=[0.5, 0.5])

@@ -329,3 +329,17 @@ def test_all_options_compile_to_one_graph(memory: bool) -> None:
             torch.testing.assert_close(fast.state_dict(), slow.state_dict())
             if factor == factor:
                 torch.testing.assert_close(one.grad, two.grad)
+
+
+@pytest.mark.parametrize("name", ["dtp", "rlw", "cov-weighting", "uw-o", "bpgs"])
+def test_frozen_with_memory_keeps_the_weights_of_the_tasks_of_the_last_step(name: str) -> None:
+    w = torch.ones(3, requires_grad=True)
+    balancer = cp.make(name, TASKS, memory=True)
+    for step, tasks in enumerate((TASKS, TASKS, TASKS, ("a", "c"))):
+        needs: dict[str, Any] = {"kpis": {task: 0.2 + 0.1 * step + 0.2 * k for k, task in enumerate(tasks)}} if name == "dtp" else {}
+        losses = {task: (k + step + 1.0) * w[k] for k, task in enumerate(TASKS) if task in tasks}
+        balancer.backward(losses, **needs)
+    weights, frozen = balancer.weights, balancer.frozen().weight
+    assert weights is not None
+    torch.testing.assert_close(frozen[[0, 2]], weights[[0, 2]], rtol=0, atol=0)
+    assert weights[1] == 0 < frozen[1]

@@ -98,8 +98,12 @@ class GradientStatistics(Balancer):
             raise ValueError(f"weighting balances {format_names(weighting.tasks)}, expected {expected}")
 
     def _adopt(self, weighting: Weighting, memory: bool) -> None:
-        """Check the loss-space method, and pass it the process group, the memory and the names of the tasks."""
+        """Check the loss-space method, and pass it the process group, the memory and the names of the tasks.
+
+        This balancer checks the losses for both, and is strict if the method is.
+        """
         self._check_weighting(weighting)
+        self.strict = self.strict or weighting.strict
         weighting._is_combined = True
         if weighting.process_group is None:
             weighting.process_group = self.process_group

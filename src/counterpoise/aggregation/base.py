@@ -294,7 +294,7 @@ class Aggregation(GradientStatistics):
 
     def step_end(self, losses_after: Losses, *, counts: Tensor | None = None) -> None:
         if self.weighting is not None:
-            self.weighting.step_end(losses_after, counts=counts)
+            self.weighting.step_end(self._split_fixed(losses_after)[0], counts=counts)
 
     def epoch_end(self) -> None:
         if self.weighting is not None:

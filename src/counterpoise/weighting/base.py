@@ -74,6 +74,7 @@ class Weighting(Balancer):
     linear: ClassVar[bool] = True  # whether the objective is linear in the losses for fixed weights
     requires_positive_losses: bool = True
     measures_gradients: bool = False  # whether `renew` is called with task gradients, as `schedule` says
+    measured_arguments: ClassVar[tuple[str, ...]] = ()  # arguments of `measure`, which other steps ignore
     constant_value: bool = False  # whether the value of the objective does not depend on the losses
     adaptive: ClassVar[bool] = True  # whether the weights change during training
     raises_weights: ClassVar[bool] = False  # whether `max_ratio` raises small weights, which may be 0 or negative
@@ -276,7 +277,7 @@ class Weighting(Balancer):
     ) -> dict[str, Any]:
         """Call `measure` with the arguments of `forward`, which need shared= or features= in training steps only."""
         if not learning:
-            return needs
+            return {name: value for name, value in needs.items() if name not in self.measured_arguments}
         place = ComparisonTargets.of(shared, features, type(self).__name__)
         scale = None if scaler is None else scaler.scale(torch.ones((), device=values.device))
         return self.measure(values, slots, inputs, place, counts, scale, learning, **needs)
@@ -359,21 +360,14 @@ class Weighting(Balancer):
             objective = objective + change.sum(-1).to(objective.dtype)
         if self.recent is None:
             return step._replace(objective=objective, weights=weights)
+        self._last.remembered = weights
         present = torch.isfinite(losses)  # a remembered task gets no gradient
         gradient = None if step.gradient is None else torch.where(present, step.gradient, 0.0)
         return Step(objective, torch.where(present, weights, 0.0), gradient)
 
     def _known_weights(self) -> Tensor | None:
-        values = self._last.values
-        all_present = values is not None and bool(torch.isfinite(values).all())
-        if self.recent is None or all_present or bool(torch.isnan(self.recent).any()):
-            return self.weights
-        with torch.no_grad():
-            memory, self.recent = self.recent, None
-            try:
-                return self._balance(memory.clone(), learning=False).weights
-            finally:
-                self.recent = memory
+        remembered = self._last.remembered
+        return self.weights if self.recent is None or remembered is None else remembered.clone()
 
     def reset(self) -> None:
         super().reset()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -88,6 +88,7 @@ class NTK(Weighting):
 
     requires_positive_losses: bool = False
     measures_gradients: bool = True
+    measured_arguments: ClassVar[tuple[str, ...]] = ("residuals",)
     task_weights: Tensor
     streams: Tensor
     counter: Tensor

@@ -22,7 +22,7 @@ from .base import Weighting
     "relobralo",
     paper="Bischof and Kraus 2021",
     url="https://arxiv.org/abs/2110.09813",
-    summary="more weight for losses that fell little since the last or the first step: made for PINNs",
+    summary="more weight for losses that fell little since the last or the first step: proposed for PINNs",
 )
 class ReLoBRaLo(Weighting):
     r"""Relative loss balancing with random lookback (Bischof and Kraus 2021).
