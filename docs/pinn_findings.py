@@ -126,10 +126,11 @@ def _factors() -> str:
     for title in PUBLISHED:
         best.setdefault(str(found.loc[title].idxmin()), []).append(title)
     lowest = [f"{label} has the lowest error on {equations(titles)}" for label, titles in best.items()]
-    largest = [f"{found[label].max():.4f} on {equations([str(found[label].idxmax())])} ({label})" for label in SUMS]
+    largest = [f"{label} {found[label].max():.4f} ({equations([str(found[label].idxmax())])})" for label in SUMS]
     return (
-        f"**Fixed factors** on all terms but the residual: {join(lowest, 'and')}. The largest errors are "
-        f"{join(largest, 'and')}. Of the methods of the second table, {join(safe_methods(), 'and') or 'none'} is "
+        f"**Fixed factors** on all terms but the residual: {join(lowest, 'and')}. The largest error of "
+        f"each on these equations: {join(largest, 'and')}. Of the methods of the second table, "
+        f"{join(safe_methods(), 'and') or 'none'} is "
         f"shown to be better than the plain sum on each equation."
     )
 

@@ -170,8 +170,8 @@ def penalties() -> str:
     failing = collapsed_methods(standings)
     count = sum(not s.method.startswith("Sum") for s in other_methods(standings))
     text = (
-        f"{len(failing)} of {count} methods lose more than half of its score (BPGS: {gain('penalties', 'BPGS')}; "
-        "ignoring the input: −100 %)."
+        f"{len(failing)} of {count} methods are shown to lose more than half of its score (BPGS: "
+        f"{gain('penalties', 'BPGS')}; ignoring the input: −100 %)."
     )
     for check in standings.checks:
         later = [f"{s.method} ({gain(check.world.name, s.method)})" for s in decided(check, -1)]
