@@ -270,6 +270,97 @@ def test_collapse_in_gradient_space_warns_once(name: str, deferred: bool) -> Non
     assert "max_ratio" not in message
 
 
+def test_collapse_of_a_method_that_compares_gradients_warns() -> None:
+    w, balancer = torch.ones(2, requires_grad=True), cp.GradNormalise(["kl", "rest"])
+    (message,) = caught(lambda: [balancer.backward(collapsing(k) * w, shared=[w]) for k in range(400)])
+    assert "GradNormalise has given task 'kl' more than 99.9% of the weight" in message
+    assert "gives short gradients a large weight" in message
+    assert "cp.CAGrad, or bound the weights with max_ratio=" in message
+
+
+@pytest.mark.parametrize("name", ["uw-o", "bpgs", "famo"])
+def test_a_loss_that_is_always_zero_and_gets_all_the_weight_warns_once(name: str) -> None:
+    balancer = cp.make(name, ["labelled", "unlabelled"])
+
+    def run() -> None:
+        for _ in range(150):
+            balancer(torch.tensor([1.0, 0.0]))
+            balancer.step_end(torch.tensor([0.9, 0.0]))
+
+    (message,) = caught(run)
+    assert "the loss of task 'unlabelled' was 0 in 100 training steps" in message
+    assert "Pass None for an absent task" in message
+    assert caught(repeat(cp.make("static", 2), torch.tensor([1.0, 0.0]), 150)) == []
+
+
+@pytest.mark.parametrize("form", ["mapping", "sequence", "stack", "fixed"])
+def test_a_loss_without_a_graph_beside_others_warns_once(form: str) -> None:
+    w = torch.ones(2, requires_grad=True)
+    tasks = ["a", "detached", "b"]
+    balancer: cp.Balancer = cp.UWO(tasks, fixed={"b": 1.0} if form == "fixed" else None)
+
+    def step(_: int) -> None:
+        losses = [w[0] * 2, w[1].detach() * 3, w[1] * 4]
+        if form == "mapping":
+            balancer.backward(dict(zip(tasks, losses, strict=True)))
+        else:
+            balancer.backward(torch.stack(losses) if form == "stack" else losses)
+
+    (message,) = caught(lambda: list(map(step, range(3))))
+    assert "the loss of task 'detached' has no graph" in message
+    assert "Pass None for an absent task" in message
+
+
+def test_constants_that_are_absent_fixed_or_alone_do_not_warn() -> None:
+    w, constant = torch.ones(2, requires_grad=True), torch.tensor(1.0)
+    assert caught(lambda: cp.UWO(2).backward([w.sum(), constant * torch.nan])) == []
+    assert caught(lambda: cp.UWO(2).backward([w.sum(), None])) == []
+    assert caught(lambda: cp.UWO(2, fixed={"l2": 1.0}).backward([w[0] * 2, w[1] * 3, constant])) == []
+    assert caught(lambda: cp.UWO(2)([constant, constant])) == []
+    assert caught(lambda: cp.UWO(2).eval()([w.sum(), constant])) == []
+    counts = torch.tensor([3, 0])
+    assert caught(lambda: cp.UWO(2)([w.sum(), constant], counts=counts)) == []
+
+
+def test_famo_warns_if_the_losses_never_change() -> None:
+    balancer = cp.FAMO(2)
+
+    def run(*after: float) -> None:
+        for loss in after:
+            balancer(torch.ones(2))
+            balancer.step_end(torch.tensor([1.0, loss]))
+
+    assert caught(lambda: run(*[1.0] * 9, 0.9, *[1.0] * 9)) == []
+    (message,) = caught(lambda: run(*[1.0] * 5))
+    assert "compute the losses of the same batch again after the optimiser's step" in message
+
+
+@pytest.mark.parametrize("space", ["loss", "gradient"])
+def test_a_loss_that_was_never_given_warns_once(space: str) -> None:
+    w, tasks = torch.ones(3, requires_grad=True), ["a", "b", "forgotten"]
+    make = cp.UWO if space == "loss" else cp.PCGrad
+    balancer: cp.Balancer = make(tasks, fixed={"kl": 0.1})
+
+    def losses(step: int) -> dict[str, Tensor | None]:
+        return {"a": w[0] * 2} if step % 2 else {"a": w[0] * 2, "b": w[1] * 3, "forgotten": None}
+
+    def run(steps: int) -> list[str]:
+        return caught(lambda: [balancer.backward(losses(k), shared=[w]) for k in range(steps)])
+
+    assert run(499) == []
+    one, two = run(60)
+    assert "the loss of task 'forgotten' was not given in the first 500 training steps" in one
+    assert "the fixed loss 'kl' was not given in the first 500 training steps" in two
+
+
+def test_rare_tasks_do_not_count_as_never_given() -> None:
+    w = torch.ones(2, requires_grad=True)
+    for rare in ([w[0] * 2, w[1] * 3], {"task_1": w[1] * 3}):  # between two checks
+        balancer = cp.UWO(2)
+        steps = [rare if k == 11 else {"task_0": w[0] * 2} for k in range(560)]
+        assert caught(lambda: [balancer.backward(losses) for losses in steps]) == []  # noqa: B023
+
+
 @pytest.mark.parametrize("name", ["pcgrad", "upgrad", "graddrop"])
 def test_vanishing_loss_is_no_collapse_if_the_weights_stay(name: str) -> None:
     w, balancer = torch.ones(2, requires_grad=True), cp.make(name, 2)

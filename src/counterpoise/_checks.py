@@ -8,7 +8,7 @@ waits for the device. Compiled and captured steps are not checked.
 import sys
 import warnings
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf, isfinite, isnan, nan
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ._optimiser_watch import release_hook, watch_optimisers
-from .inputs import has_samples
+from .inputs import Losses, find_constants, has_samples
 
 if TYPE_CHECKING:
     from .balancer import Balancer, StepRecord
@@ -31,6 +31,7 @@ COLLAPSE_FALL = 0.01  # how far its loss must fall, absolutely and relative to t
 NEGLIGIBLE = 0.001  # how small it must be next to every other loss; UW-SO gives all the weight to larger ones, too
 EARLY_LOOKS, RECENT_LOOKS = 2, 3  # losses are averaged over this number of checks, COLLAPSE_STEPS ago and now
 MISSING_STEPS = 100  # consecutive steps without a finite loss
+NEVER_GIVEN_STEPS = 500  # steps after which a loss that was not given yet is reported
 REPLICAS = 64  # of a stack of replicas, the first ones are checked
 COLLECTED_ROUNDS = 4  # batches per task in which the tasks of a loop with memory=True are looked for
 INTERNAL = ("counterpoise", "torch")  # packages whose lines a warning does not name
@@ -69,6 +70,7 @@ class StepChecks:
         self._random = Random(0)
         self._warned: set[str] = set()
         self._rows: list[_RowHistory] = []
+        self.not_given: set[int | str] | None = None  # tasks and fixed losses not given so far; None before a step
         self._deferred: Values | None = None
         self._pending: tuple[int, Sequence[int], bool, Tensor, torch.cuda.Event] | None = None
         self._watches_optimisers = False
@@ -89,6 +91,22 @@ class StepChecks:
             self._warned.add(kind)
             warnings.warn(message, BalanceWarning, stacklevel=_stack_level())
 
+    def note_given(self, tasks: Iterable[int], fixed: Iterable[str]) -> None:
+        """Note the tasks and the fixed losses of a training step, while some were never given."""
+        if self.not_given:
+            self.not_given.difference_update(tasks, fixed)
+
+    def look_at_graphs(self, balancer: "Balancer", losses: Losses) -> None:
+        """Check that every loss of a training step has a graph, if one has. On CUDA, this reads the first step only."""
+        for task in find_constants(losses, balancer._order, on_device=self.steps == 0):
+            if task not in balancer.fixed:
+                self.warn(
+                    f"graph {task}",
+                    f"the loss of task {task!r} has no graph: it was detached, or computed under torch.no_grad() or "
+                    f"from frozen parameters. The task is not trained, but its loss affects the weights of the others. "
+                    f"Pass None for an absent task",
+                )
+
     def defer(self, losses: Values) -> None:
         """Check the losses of this step when its weights are known, in `resume`."""
         self._deferred = losses
@@ -106,6 +124,7 @@ class StepChecks:
         self.next_look = self.steps + (1 if on_cpu and self.steps < FIRST_STEPS else gap)
         self._watch_optimisers(balancer)
         last = balancer._last
+        self._check_given(balancer)
         if isinstance(losses, Tensor):
             if not (on_cpu or _can_copy(losses)):
                 return
@@ -174,6 +193,21 @@ class StepChecks:
             else:
                 history.dominant = None
 
+    def _check_given(self, balancer: "Balancer") -> None:
+        last = balancer._last
+        if self.not_given is None:
+            self.not_given = {*range(len(balancer.tasks)), *balancer.fixed}
+        self.note_given(last.given, last.fixed)
+        if not self.not_given or self.steps < NEVER_GIVEN_STEPS or last.mean is not None:  # another rank may have it
+            return
+        for name in sorted(balancer.tasks[each] if isinstance(each, int) else each for each in self.not_given):
+            loss = "the fixed loss" if name in balancer.fixed else "the loss of task"
+            self.warn(
+                f"never given {name}",
+                f"{loss} {name!r} was not given in the first {NEVER_GIVEN_STEPS} training steps: check that the loop "
+                f"passes it",
+            )
+
     def _check_negative(self, balancer: "Balancer", losses: Sequence[float]) -> None:
         lowest = min(filter(isfinite, losses), default=0.0)  # NaN marks an absent task
         if lowest < 0:
@@ -203,24 +237,35 @@ class StepChecks:
         self, balancer: "Balancer", step: int, history: "_RowHistory", losses: list[float], weights: list[float]
     ) -> None:
         in_loss_space = hasattr(balancer, "max_ratio")  # the class cannot be imported here: it imports this module
+        compares_gradients = not in_loss_space or getattr(balancer, "measures_gradients", False)
         standstill = STANDSTILL if in_loss_space else STANDSTILL_IN_GRADIENT_SPACE
         slot = history.find_dominant(step, losses, weights, standstill)
+        if history.zero is not None:
+            task = balancer.tasks[history.zero]
+            self.warn(
+                f"zero {task}",
+                f"the loss of task {task!r} was 0 in {COLLAPSE_STEPS} training steps, and {type(balancer).__name__} "
+                f"gives it nearly all the weight: the other tasks are hardly trained. Pass None for an absent task",
+            )
         if slot is None or (getattr(balancer, "max_ratio", None) or inf) <= 1 / (1 - DOMINANT_SHARE):
             return
         task, name = balancer.tasks[slot], type(balancer).__name__
-        if in_loss_space:
-            method = "divides by a loss"
-            advice = "compare gradients if it is a term of a PINN (cp.NashMTL), or bound the weights with max_ratio="
-        else:
+        advice = ["Give it a fixed weight (fixed=, or cp.Static for all)"]
+        if compares_gradients:
             method = "gives short gradients a large weight"
-            advice = "or use a method that keeps the scale of the gradients, such as cp.CAGrad"
+            advice.append("use a method that keeps the scale of the gradients, such as cp.CAGrad")
+        else:
+            method = "divides by a loss"
+            advice.append("compare gradients if it is a term of a PINN (cp.NashMTL)")
+        if in_loss_space:
+            advice.append("bound the weights with max_ratio=")
         self.warn(
             "collapse",
             f"{name} has given task {task!r} more than {DOMINANT_SHARE:.1%} of the weight for {COLLAPSE_STEPS} steps. "
             f"Its loss fell from {history.first[slot]:.2g} to {losses[slot]:.2g}, but the other losses do not fall: "
             f"training collapses to {task!r} alone. A method that {method} cannot balance a loss that reaches "
-            f"zero (a boundary condition, a KL or entropy term, an overfitted task). Give it a fixed weight "
-            f"(fixed=, or cp.Static for all), {advice}",
+            f"zero (a boundary condition, a KL or entropy term, an overfitted task). "
+            f"{', '.join(advice[:-1])}, or {advice[-1]}",
         )
 
     def _watch_optimisers(self, balancer: "Balancer") -> None:
@@ -282,6 +327,7 @@ class _RowHistory:
         self.empty_since: float = inf  # since when no loss is finite
         self.is_complete = False  # whether all first losses are known, and the losses of the last check were finite
         self.dominant: int | None = None  # the task that had nearly all the weight at the last check
+        self.zero: int | None = None  # the dominant task, if its loss was 0 in all those checks
         self._since = 0
         self._looks: deque[tuple[int, list[float]]] = deque()  # step and losses of the last COLLAPSE_STEPS steps
         self._collected: dict[int, tuple[float, float]] = {}  # loss and weight of each task that `collect` has seen
@@ -327,6 +373,7 @@ class _RowHistory:
             self._looks.popleft()
         if step - self._since < COLLAPSE_STEPS or len(self._looks) <= RECENT_LOOKS:
             return None
+        self.zero = None if any(values[slot] for _, values in self._looks) else slot
         smallest, first = self._mean_loss(slot, recent=True), self.first[slot]
         if not 0 <= smallest <= COLLAPSE_FALL * first or first == 0:
             return None

@@ -349,6 +349,8 @@ class Balancer(Float32State, ABC):
         if learning and not compiling:
             checks = self._checks
             checks.steps += 1
+            if checks.not_given:
+                checks.note_given(last.given, last.fixed)
             if checks.steps >= checks.next_look:
                 self._look(values, weights)
 
@@ -360,6 +362,8 @@ class Balancer(Float32State, ABC):
         if learning:
             checks = self._checks
             checks.steps += 1
+            if checks.not_given:
+                checks.note_given(self._slots, ())
             if checks.steps >= checks.next_look:
                 self._look(values, weights)
 

@@ -301,6 +301,33 @@ def check_differentiable(values: Tensor, slots: Slots, inputs: tuple[Tensor, ...
         )
 
 
+def find_constants(losses: Losses, order: tuple[str, ...], *, on_device: bool) -> list[str]:
+    """Return the losses that have no graph although another one has. NaN marks an absent task, which is left out.
+
+    Args:
+        losses: all losses; a sequence or tensor has those of `order`.
+        order: names of all losses.
+        on_device: whether values may be read from a device, which waits for it.
+    """
+    if isinstance(losses, Tensor):
+        node = losses.grad_fn  # the nodes of the losses are known if the vector comes from torch.stack
+        if node is None or node.name() != "StackBackward0" or losses.shape != (len(node.next_functions),):
+            return []
+        has_graph = [before is not None for before, _ in node.next_functions]
+        values = dict(zip(order, losses.detach(), strict=False))
+    elif isinstance(losses, Mapping | Sequence):
+        pairs = losses.items() if isinstance(losses, Mapping) else zip(order, losses, strict=False)
+        values = {name: loss for name, loss in pairs if isinstance(loss, Tensor)}
+        has_graph = [loss.requires_grad for loss in values.values()]
+    else:
+        return []
+    if all(has_graph) or not any(has_graph):
+        return []
+    on_device = on_device and not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+    constants = [(name, loss) for (name, loss), found in zip(values.items(), has_graph, strict=True) if not found]
+    return [name for name, loss in constants if (loss.is_cpu or (on_device and loss.is_cuda)) and loss.isfinite().all()]
+
+
 def cut_nonfinite(values: Tensor, slots: Slots, inputs: tuple[Tensor, ...]) -> tuple[int, ...]:
     """Find losses that are not finite, whose graphs might turn a zero gradient into NaN.
 

@@ -112,8 +112,10 @@ def test_invalid_input_raises() -> None:
         balancer.backward(losses, shared=net.trunk)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"got Net: pass model\.encoder\.parameters"):
         balancer.backward(losses, shared=net)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"a generator such as encoder\.parameters\(\) can be used only once"):
+        balancer.backward(losses, shared=iter([]))
     with pytest.raises(ValueError, match="shared contains no parameter that requires a gradient"):
-        balancer.backward(losses, shared=[])
+        balancer.backward(losses, shared=[torch.ones(2)])
     with pytest.raises(ValueError, match="pass it as features="):
         balancer.backward(losses, shared=[z])
     with pytest.raises(ValueError, match="needs shared=, the parameters that all tasks share, or features="):

@@ -44,6 +44,12 @@ class TwoHeads(PreTrainedModel):
         return {"losses": losses}
 
 
+@pytest.mark.parametrize("balancer", [cp.FAMO(TASKS), cp.CAGrad(TASKS, weighting=cp.FAMO(TASKS))])
+def test_a_method_that_needs_more_than_the_trainer_provides_is_refused(balancer: cp.Balancer) -> None:
+    with pytest.raises(ValueError, match="FAMO needs 'step_end', which BalancedTrainer does not provide"):
+        BalancedTrainer(make_model(), balancer=balancer)
+
+
 def make_model() -> TwoHeads:
     torch.manual_seed(0)
     size: dict[str, Any] = {

@@ -336,7 +336,9 @@ def test_frozen_with_memory_keeps_the_weights_of_the_tasks_of_the_last_step(name
     w = torch.ones(3, requires_grad=True)
     balancer = cp.make(name, TASKS, memory=True)
     for step, tasks in enumerate((TASKS, TASKS, TASKS, ("a", "c"))):
-        needs: dict[str, Any] = {"kpis": {task: 0.2 + 0.1 * step + 0.2 * k for k, task in enumerate(tasks)}} if name == "dtp" else {}
+        needs: dict[str, Any] = (
+            {"kpis": {task: 0.2 + 0.1 * step + 0.2 * k for k, task in enumerate(tasks)}} if name == "dtp" else {}
+        )
         losses = {task: (k + step + 1.0) * w[k] for k, task in enumerate(TASKS) if task in tasks}
         balancer.backward(losses, **needs)
     weights, frozen = balancer.weights, balancer.frozen().weight

@@ -288,7 +288,12 @@ def _leaves_of_heads(outputs: Sequence[Tensor], place: ComparisonTargets) -> lis
 
 def shared_parameters(shared: Iterable[Tensor]) -> list[Tensor]:
     """Validate the argument `shared`; drop frozen parameters and duplicates (tied weights)."""
-    given = [shared] if isinstance(shared, Tensor) or not isinstance(shared, Iterable) else shared
+    given = [shared] if isinstance(shared, Tensor) or not isinstance(shared, Iterable) else list(shared)
+    if not given:
+        raise ValueError(
+            "shared is empty: a generator such as encoder.parameters() can be used only once, so call it in every step "
+            "or pass list(encoder.parameters())"
+        )
     unique: dict[int, Tensor] = {}
     for parameter in given:
         if not isinstance(parameter, Tensor):

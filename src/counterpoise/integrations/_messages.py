@@ -1,12 +1,26 @@
 """Errors and warnings that name the hooks of an integration."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from torch import nn
 from torch.optim import Optimizer
 
 from ..balancer import Balancer
+from ..inputs import format_names
+from ..registry import describe, methods
+
+
+def check_needs(balancer: Balancer, supported: Collection[str], framework: str) -> None:
+    """Raise an error for a method that needs more than a framework provides."""
+    needs = {method.build: set(method.needs) for method in map(describe, methods())}
+    for method in (balancer, getattr(balancer, "weighting", None)):
+        missing = needs.get(type(method), set()).difference(supported)  # type: ignore[arg-type]
+        if missing:
+            raise ValueError(
+                f"{type(method).__name__} needs {format_names(tuple(sorted(missing)))}, which {framework} does not "
+                f"provide"
+            )
 
 
 @contextmanager

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from ..balancer import Balancer
 from ..inputs import format_names
-from ..registry import describe, methods
 from ..weighting import Static, Weighting
-from ._messages import check_optimisers, explain_shared
+from ._messages import check_needs, check_optimisers, explain_shared
 from .readings import readings
 
 SUPPORTED_NEEDS = {"shared", "epoch_end"}
@@ -64,7 +63,7 @@ class BalancedModel(Model):  # type: ignore[misc, unused-ignore]
                 f"DeepXDE uses the backend {backend_name!r}, and counterpoise needs 'pytorch': set the environment "
                 f"variable DDE_BACKEND=pytorch before deepxde is imported"
             )
-        _check_needs(balancer)
+        check_needs(balancer, SUPPORTED_NEEDS, "DeepXDE")
         super().__init__(data, net)
         self.balancer = balancer.to(next(net.parameters()).device)
         self.shared = list(net.parameters() if shared is None else shared)
@@ -233,14 +232,3 @@ class BalancerHistory(Callback):  # type: ignore[misc, unused-ignore]
         if self.verbose > 0:
             weights = {name: value for name, value in self.rows[-1].items() if name.startswith("weight/")}
             print(step, ", ".join(f"{name} {value:.3g}" for name, value in weights.items()))
-
-
-def _check_needs(balancer: Balancer) -> None:
-    """Raise an error for a method that needs more than DeepXDE provides."""
-    needs = {method.build: set(method.needs) for method in map(describe, methods())}
-    for method in (balancer, getattr(balancer, "weighting", None)):
-        missing = needs.get(type(method), set()) - SUPPORTED_NEEDS  # type: ignore[arg-type]
-        if missing:
-            raise ValueError(
-                f"{type(method).__name__} needs {format_names(tuple(sorted(missing)))}, which DeepXDE does not provide"
-            )

@@ -15,10 +15,11 @@ from ..aggregation import Aggregation
 from ..balancer import Balancer
 from ..distributed import average_gradients
 from ..inputs import collect_losses
-from ._messages import check_optimisers, explain_shared
+from ._messages import check_needs, check_optimisers, explain_shared
 from .readings import readings
 
 BALANCER_FILE = "balancer.pt"
+SUPPORTED_NEEDS = {"shared", "epoch_end"}
 
 
 class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
@@ -73,6 +74,7 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         weights_on_progress_bar: bool = False,
         **kwargs: Any,
     ) -> None:
+        check_needs(balancer, SUPPORTED_NEEDS, "BalancedTrainer")
         super().__init__(*args, **kwargs)
         self.balancer = balancer.to(self.args.device)
         self.shared = None if shared is None else list(shared)

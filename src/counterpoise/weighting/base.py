@@ -178,7 +178,10 @@ class Weighting(Balancer):
                 ranks are averaged in proportion to their counts. Default: `None`.
             needs: Further inputs of a method, such as `kpis` for DTP, or `shared` for gradient norms.
         """
-        if counts is None and not needs and not torch.compiler.is_compiling():
+        compiling, checks = torch.compiler.is_compiling(), self._checks
+        if counts is None and not compiling and checks.steps + 1 >= checks.next_look and self.learning:
+            checks.look_at_graphs(self, losses)
+        if counts is None and not needs and not compiling:
             direct = direct_objective(self, losses)
             if direct is not None:
                 return direct

@@ -16,6 +16,8 @@ from ._running_mean import RunningMean
 from ._state_floats import read_floats
 from .base import Weighting
 
+UNCHANGED_STEPS = 10  # consecutive steps without any change of the losses that lead to a warning
+
 
 @register(
     "famo",
@@ -120,6 +122,7 @@ class FAMO(Weighting):
         self.adam = InternalAdam(self.shape)
         self.before = RunningMean(self.shape)
         self._calls = 0
+        self._unchanged = 0  # consecutive steps in which no loss changed
 
     def count_step(self) -> None:
         if self._calls == self.accumulation:
@@ -173,10 +176,23 @@ class FAMO(Weighting):
             values = mask_unsampled(values, counts)
         after, _ = self._mean_over_ranks(values, counts, learning=True)
         before = self.before.pop()
+        if before.is_cpu and not torch.compiler.is_compiling():
+            self._check_change(before, after)
         measured = torch.isfinite(before) & torch.isfinite(after)
         gradient = famo_gradient(self.logits, before, after, self.floor)
         self.adam.update(self.logits, gradient, due=measured, lr=self.lr, weight_decay=self.weight_decay)
         self._calls = 0
+
+    def _check_change(self, before: Tensor, after: Tensor) -> None:
+        """Warn if the losses after the optimiser's step are those before it, in several steps."""
+        self._unchanged = self._unchanged + 1 if bool((before == after).all()) else 0
+        if self._unchanged == UNCHANGED_STEPS:
+            self._checks.warn(
+                "unchanged",
+                f"FAMO.step_end(losses_after) got the losses of before the optimiser's step in {UNCHANGED_STEPS} "
+                f"consecutive steps, so that the weights are not learned: compute the losses of the same batch again "
+                f"after the optimiser's step",
+            )
 
     def _start_step(self) -> None:
         """Forget the calls since the last `step_end`."""
