@@ -96,7 +96,7 @@ def reversed_order() -> str:
 
 def findings() -> str:
     """Compare the methods with each other, as a list."""
-    parts = (_best(), _factors(), _scales(), _collapse(), _slow(), _gradient_space(), _plate())
+    parts = (_best(), _factors(), _scales(), _constant_rate(), _collapse(), _slow(), _gradient_space(), _plate())
     return "\n".join(f"- {text}" for text in parts)
 
 
@@ -159,6 +159,30 @@ def _scales() -> str:
             text += f"{with_errors(sorted(worse, key=lambda label: errors()[label][title]), title)}; "
             text += f"the sum has {errors()['Sum'][title]:.4f}."
     return text
+
+
+def _constant_rate() -> str:
+    """Say how the order of the methods on the Burgers equation changes with a constant learning rate."""
+    tables = read_tables(RESULTS / "physics/tables/pinn-burgers.md")
+    rows = next(
+        rows for title, rows in tables.items() if "inside, constant learning rate (best learning rate), " in title
+    )
+    constant = {label: float(next(iter(cells.values())).split()[0]) for label, cells in rows.items()}
+    decaying = errors().loc[BURGERS]
+    ahead = [label for label in constant if constant[label] < constant[CANDIDATE]]
+    lower = [label for label in constant if label in decaying and constant[label] < decaying[label]]
+    both = [label for label in constant if label in decaying.dropna()]
+    missing = [
+        s.method for s in pinn_methods(recorded_board()["physics"], recorded_costs()) if s.method not in constant
+    ]
+    shown = [f"{label} ({constant[label]:.4f})" for label in ahead]
+    count = "all" if len(lower) == len(both) else f"{len(lower)} of"
+    return (
+        f"**The learning rate** decays in these runs. With a constant rate on {equations([BURGERS])}, {count} "
+        f"{len(both)} methods that were run in both ways have lower errors, and {join(shown, 'and')} are ahead of "
+        f"{CANDIDATE} ({constant[CANDIDATE]:.4f}); the plain sum has {constant['Sum']:.4f}. "
+        f"{join(missing, 'and')} {'was' if len(missing) == 1 else 'were'} not run with it."
+    )
 
 
 def _collapse() -> str:

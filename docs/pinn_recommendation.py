@@ -75,7 +75,8 @@ def pinn_row() -> tuple[str, str, str]:
     worse = {method: equations(worse_problems(standings, method)) for method in methods}
     gains = [f"{m}: {without_interval(m)}{f', but worse on {worse[m]}' if worse[m] else ''}" for m in methods]
     why = f"{'; '.join(gains)}; BPGS on losses: {without_interval('BPGS')}"
-    return "are the residual and boundary terms of a PINN", use, why
+    losses = "are the residual and boundary terms of a PINN, trained for many thousand steps"
+    return losses, use, f"{why}. For few steps: `{usage(recipes()['LRA']).replace('tasks', '…')}`"
 
 
 def on_the_authors_plate() -> str:

@@ -30,7 +30,7 @@ print(cp.__file__)
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the sdist and the wheel, and return their folder."""
     folder = tmp_path_factory.mktemp("project")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
     shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     build = "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
@@ -72,6 +72,21 @@ def test_wheel_and_sdist_contain_exactly_the_package(distributions: Path) -> Non
     with tarfile.open(next(distributions.glob("*.tar.gz"))) as archive:
         inside = [name.split("/src/")[1] for name in archive.getnames() if "/src/counterpoise/" in name]
     assert files <= set(inside)
+
+
+def test_links_of_the_description_are_absolute_and_point_to_files(distributions: Path) -> None:
+    """A package index shows the README where relative links lead nowhere."""
+    archive = zipfile.ZipFile(next(distributions.glob("*.whl")))
+    (path,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+    text = archive.read(path).decode()
+    links = re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"", text)
+    targets = [link or image for link, image in links]
+    assert len(targets) > 50
+    for target in targets:
+        assert target.startswith(("https://", "#")), target
+        own = re.match(r"https://(?:github|raw\.githubusercontent)\.com/counterpoise-ml/counterpoise/(.*)", target)
+        if own and not own[1].startswith("actions/"):
+            assert (ROOT / re.sub(r"^(blob/)?main/|#.*$", "", own[1])).is_file(), target
 
 
 def test_import_needs_only_torch_and_gives_no_warning(distributions: Path, tmp_path: Path) -> None:
