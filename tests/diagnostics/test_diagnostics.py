@@ -331,3 +331,33 @@ def test_advice_says_that_gradients_were_not_compared() -> None:
     advice = monitor.diagnosis.advice
     assert advice[0].endswith("unless tasks conflict or the sizes of their gradients differ.")
     assert any("pass shared=" in line for line in advice)
+
+
+@pytest.mark.parametrize("name", ["bpgs", "cagrad"])
+@pytest.mark.parametrize(("factor", "dominates"), [(0.001, False), (20.0, True)])
+def test_fixed_losses_that_dominate_are_reported(name: str, factor: float, dominates: bool) -> None:
+    w = torch.tensor([0.3, 0.4], requires_grad=True)
+    weighting = {"weighting": cp.BPGS(["a", "b"])} if name == "cagrad" else {}
+    balancer = cp.make(name, ["a", "b"], fixed={"kl": factor}, **weighting)
+    with cp.diagnose(balancer, shared=[w], every=1) as monitor:
+        for _ in range(10):
+            kl = w.square().sum() / 2
+            balancer.backward({"a": (w[0] - 1).square(), "b": 1e3 * (w[1] - 1).square(), "kl": kl}, shared=[w])
+    found, weights = monitor.diagnosis, balancer.weights
+    assert weights is not None
+    expected = factor * 0.5 / float((weights * torch.tensor([1.4, 1.2e3])).norm())  # the gradients are orthogonal
+    assert found.fixed == ("kl",)
+    assert found.fixed_ratio == pytest.approx(expected, rel=1e-5)
+    assert dominates == ("the fixed losses (kl) dominate the tasks" in found.advice[0])
+    assert dominates == any("At first, the gradient of kl was" in line for line in found.advice)
+    if not dominates:
+        assert "keep it" in found.advice[0]
+
+
+def test_fixed_losses_without_weights_or_gradients_have_no_ratio() -> None:
+    w = torch.ones(2, requires_grad=True)
+    balancer = cp.UWO(["a", "b"], fixed={"kl": 1.0})
+    for shared in (None, [w]):
+        with cp.diagnose(balancer, shared=shared) as monitor:
+            balancer.backward([w[0] * 2, w[1] * 3, None])
+        assert not monitor.diagnosis.fixed_ratio

@@ -14,6 +14,7 @@ DRIFT_DECADES = 0.5
 MISMATCH_DECADES = 0.5  # smaller changes of the spread of the gradient norms are not significant
 LEVEL_DECADES = 1.0  # gradients are level if they are closer than this
 ONE_TASK_SHARE = 0.9
+FIXED_RATIO = 2.0  # at a minimum of the objective, both gradients have the same size: the ratio is 1
 DEGENERATE_SHARE = 0.999  # of the weights; scale alone explains it if the weighted gradients are level
 
 MEASURED_SCALE_FREE = {
@@ -71,6 +72,7 @@ def remarks(found: Measurements) -> list[str]:
     """Return further observations, the most important first."""
     return [
         *_vanishing_remarks(found),
+        *_fixed_remarks(found),
         *_loss_remarks(found),
         *_one_task_remarks(found),
         *_weight_remarks(found),
@@ -104,6 +106,8 @@ def _remedy(found: Measurements) -> str:
     if _handled_by_balancer(found):
         if _comparison_missing(found):
             return f"{method} compares no losses while every batch has one task: pass memory=True."
+        if _fixed_dominate(found):
+            return f"{method} is designed for this, but the fixed losses ({', '.join(found.fixed)}) dominate the tasks."
         return f"{method} is designed for this: keep it."
     if verdict == "conflict":
         return f"Use CAGrad: cp.CAGrad({names})."
@@ -161,6 +165,17 @@ def _vanishing_remarks(found: Measurements) -> list[str]:
         f"The loss of {task} fell by {found.fallen[found.tasks.index(task)]:.0f} decades while the others stand still: "
         f"a method that divides by the losses (BPGS, UW-O, Kendall, …) would train {task} alone."
         for task in found.vanishing
+    ]
+
+
+def _fixed_remarks(found: Measurements) -> list[str]:
+    if not _fixed_dominate(found):
+        return []
+    factors = "its factor" if len(found.fixed) == 1 else "their factors"
+    return [
+        f"At first, the gradient of {' and '.join(found.fixed)} was {found.fixed_ratio:.1f} times as large as that of "
+        f"all balanced losses together, so that these may hardly be trained. Choose {factors} again for this method, "
+        f"by a score on held-out data."
     ]
 
 
@@ -232,6 +247,10 @@ def _handled_by_balancer(found: Measurements) -> bool:
     suitable = SCALE_FREE if _recommends_bpgs(found) else SCALE_FREE - DIVIDES_BY_LOSSES
     scale = verdict == "conflict" or bool(used & (suitable | FOLLOWS_NORMS)) or _levels_gradients(found)
     return scale and (verdict == "scale" or _combines_gradients(found))
+
+
+def _fixed_dominate(found: Measurements) -> bool:
+    return found.fixed_ratio is not None and found.fixed_ratio > FIXED_RATIO
 
 
 def _combines_gradients(found: Measurements) -> bool:

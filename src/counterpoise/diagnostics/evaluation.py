@@ -81,6 +81,23 @@ def gradient_statistics(grams: Tensor, losses: Tensor, weights: Tensor | None) -
     }
 
 
+def fixed_ratio(norms: Tensor, grams: Tensor, weights: Tensor) -> float | None:
+    """Return the size of the gradient of the fixed losses relative to that of the weighted sum of the balanced ones.
+
+    The median over the first half of the checks; later a fixed loss may have been driven to zero.
+
+    Args:
+        norms: norms of the gradient of all fixed losses, (checks,).
+        grams: Gram matrices of the gradients of the balanced losses, (checks, T, T).
+        weights: their weights, (checks, T).
+    """
+    grams = torch.where(torch.isfinite(grams), grams, 0.0)
+    squares = torch.einsum("ci,cij,cj->c", weights, grams, weights)
+    ratios = norms / squares.clamp_min(0).sqrt()
+    found = _median_or_none(ratios[: (len(ratios) + 1) // 2])
+    return found if found and math.isfinite(found) else None
+
+
 def _falls(values: Tensor) -> tuple[float, float]:
     """Return the decades by which one loss fell: from the first steps to the last, and in the second half."""
     values = values[torch.isfinite(values)]

@@ -44,6 +44,8 @@ class Measurements:
     norm_spread: float | None = None  # decades between the largest and the smallest gradient norm
     norm_spread_over_losses: float | None = None  # the same after dividing each norm by its loss
     norm_spread_weighted: float | None = None  # the same after multiplying each norm by its weight
+    fixed: tuple[str, ...] = ()  # losses that the balancer adds with a fixed factor
+    fixed_ratio: float | None = None  # the size of their gradient relative to that of all balanced losses, at first
 
     @property
     def spread(self) -> float:

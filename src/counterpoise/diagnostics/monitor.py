@@ -14,7 +14,7 @@ from ..functional.bpgs import radius
 from ..inputs import Losses, Slots, collect_losses, cut_nonfinite, mask_unsampled, task_names
 from ..weighting import BPGS, Weighting
 from .diagnosis import Diagnosis
-from .evaluation import gradient_statistics, loss_statistics, weight_statistics
+from .evaluation import fixed_ratio, gradient_statistics, loss_statistics, weight_statistics
 from .measurements import SATURATED, saturation_edge
 
 L = TypeVar("L", bound=Losses)
@@ -99,6 +99,7 @@ class Monitor:
         self._losses: list[Tensor] = []
         self._weights: list[Tensor] = []  # empty without a balancer, else one entry per step
         self._grams: list[Tensor] = []
+        self._fixed_norms: list[Tensor] = []  # one for each Gram matrix
         self._checked: list[int] = []  # the steps of the Gram matrices
         self._chart: tuple[Tensor, Tensor] | None = None
         self._undo: list[Callable[[], None]] = []
@@ -134,13 +135,13 @@ class Monitor:
 
     def _record_losses(self, losses: Losses, counts: Tensor | None) -> None:
         split_fixed = getattr(self.balancer, "_split_fixed", None)
-        balanced = losses if split_fixed is None else split_fixed(losses)[0]
+        balanced, fixed = (losses, []) if split_fixed is None else split_fixed(losses)
         values, slots, inputs = collect_losses(balanced, self.tasks, (), None)
         if counts is not None:
             values = mask_unsampled(values, counts)
         if self._shared is not None and torch.is_grad_enabled() and len(self._losses) >= self._next_check:
             self._next_check = len(self._losses) + self._random.randint(1, 2 * self.every - 1)
-            self._compare_gradients(values, slots, inputs, self._shared)
+            self._compare_gradients(values, slots, inputs, self._shared, fixed)
         self._losses.append(values.clone())
 
     def _record_weights(self) -> None:
@@ -175,13 +176,17 @@ class Monitor:
             found |= weight_statistics(weights, losses, vanishing, memory)
         if self._grams:
             weights = None if weights is None else weights[self._checked]
-            found |= gradient_statistics(torch.stack(self._grams).cpu().double(), losses[self._checked], weights)
+            grams, fixed_norms = (torch.stack(part).cpu().double() for part in (self._grams, self._fixed_norms))
+            found |= gradient_statistics(grams, losses[self._checked], weights)
+            if weights is not None:
+                found["fixed_ratio"] = fixed_ratio(fixed_norms, grams, weights)
         if self._chart is not None:
             z_over_tau, slope = (part.cpu().double() for part in self._chart)
             found |= {"abs_z_over_tau": tuple(z_over_tau.abs().tolist()), "slope": float(slope.min())}
         return Diagnosis(
             tasks=self.tasks,
             steps=len(losses),
+            fixed=tuple(getattr(self.balancer, "fixed", ())),
             gradients_requested=self._shared is not None,
             gradient_checks=len(self._grams),
             saturation_edge=self._saturation_edge(),
@@ -226,7 +231,7 @@ class Monitor:
         return lambda: balancer.__dict__.pop("backward") if outer is None else setattr(balancer, "backward", outer)
 
     def _compare_gradients(
-        self, values: Tensor, slots: Slots, inputs: tuple[Tensor, ...], shared: Sequence[Tensor]
+        self, values: Tensor, slots: Slots, inputs: tuple[Tensor, ...], shared: Sequence[Tensor], fixed: list[Tensor]
     ) -> None:
         if slots is None:
             cut_nonfinite(values, slots, inputs)
@@ -255,6 +260,7 @@ class Monitor:
             gram.diagonal()[missing] = torch.nan
             gram.diagonal().masked_fill_(~torch.isfinite(values), torch.nan)
             self._grams.append(gram)
+            self._fixed_norms.append(_gradient_norm(fixed, shared))
             self._checked.append(len(self._losses))
 
     def _record_chart(self) -> None:
@@ -264,6 +270,14 @@ class Monitor:
             geometry = getattr(getattr(self.balancer, "weighting", None) or self.balancer, "geometry", None)
             if geometry is not None:
                 self._chart = (geometry.z_over_tau, geometry.slope)
+
+
+def _gradient_norm(losses: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
+    """Return the norm of the gradient of the sum of the losses; 0 if none has a graph to the parameters."""
+    total = [loss for loss in losses if loss.requires_grad]
+    grads = torch.autograd.grad(total, shared, retain_graph=True, allow_unused=True) if total else ()
+    norms = [torch.linalg.vector_norm(grad) for grad in grads if grad is not None]
+    return torch.linalg.vector_norm(torch.stack(norms)) if norms else shared[0].new_zeros(())
 
 
 def _tasks_of(balancer_or_tasks: Balancer | int | Sequence[str] | Mapping[str, Any]) -> tuple[str, ...]:
