@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
-from penalty_table import penalty_table
+from penalty_table import penalty_table, tasks_table
 from pinn_findings import EQUATIONS, equations, findings, plate_of_the_authors, reversed_order, search_result
 from pinn_published import (
     best_published,
@@ -339,7 +339,7 @@ BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
         "worlds": summary, "helps": helps, "harms": harms, "bpgs": bpgs, "leaders": leaders, "claims": claims,
         "decay": decay, "physics": physics_limits,
     },
-    ROOT / "docs" / "choosing.md": {"which method": which_method, "penalties": penalty_table},
+    ROOT / "docs" / "choosing.md": {"which method": which_method, "penalties": penalty_table, "tasks": tasks_table},
     ROOT / "docs" / "index.md": {"which method": which_method},
     ROOT / "docs" / "pinns.md": {
         "recommendation": pinn_table, "published": published_table, "best published": best_published,

@@ -1,13 +1,17 @@
 """The table on which method to use, the same in the README, index.md and choosing.md."""
 
+from penalty_table import mean_objectives
 from pinn_recommendation import pinn_row
 from recorded_leaderboard import decided, gain, method_and_gain, recorded_board, unknown_case
 
 from counterpoise.lab.report.leaderboard_answers import WARNED
 from counterpoise.lab.report.leaderboard_text import join, single_exceptions, verdict, without_interval
+from counterpoise.lab.studies.penalised_tasks import RIGHT_UNIT, fixed_label
 
 SCALE_METHODS = ("FAMO", "UW-O", "BPGS", "Gradient normalisation", "First loss")
 """Methods that are recommended for losses of different scale."""
+TRIVIAL = 1.9
+"""An objective of two tasks and a penalty near that of constant predictions, which is 2."""
 USE = {
     "First loss": "`cp.FirstLoss`", "UW-O": "`cp.UWO`", "BPGS": "`cp.BPGS`", "FAMO": "`cp.FAMO`³",
     "Gradient normalisation": "`cp.GradNormalise`²", "Nash-MTL": "`cp.NashMTL`¹",
@@ -21,7 +25,7 @@ def which_method(prefix: str = "") -> str:
         pinn_row(),
         (
             "include a penalty that can be driven to zero (a KL term), or a negative loss",
-            "`fixed={…}` for that loss, or `cp.Static` for all",
+            "`cp.Static` for all; if the others are tasks of different scale, `cp.FirstLoss(…, fixed={…})`",
             penalties(),
         ),
         ("have similar scales", "`cp.Static` or `cp.NashMTL`¹", similar_scales()),
@@ -57,7 +61,20 @@ def penalties() -> str:
     """Say what methods that other rows recommend do to an objective with a penalty."""
     found = [f"{gain('penalties', method, interval=False)} with {method}" for method in WARNED]
     cause = "weights that grow as a loss vanishes lead towards a trivial solution (score −100 %)"
-    return f"{cause}: {join(found, 'and')}"
+    return f"{cause}: {join(found, 'and')}. {tasks_and_penalty()}"
+
+
+def tasks_and_penalty() -> str:
+    """Compare First loss with the sum, and name methods that may fail, on tasks in a wrong unit and a penalty."""
+    means = mean_objectives()
+    wrong = [key for key in means.columns if not key.endswith(f" {RIGHT_UNIT}")]
+    changes = 100 * (means.loc[fixed_label("First loss"), wrong] / means.loc["Sum", wrong] - 1)
+    failing = [method for method in ("BPGS", "FAMO") if (means.loc[fixed_label(method), wrong] > TRIVIAL).any()]
+    assert (changes < 0).all()
+    return (
+        f"With two tasks in a wrong unit and the penalty fixed, the objective of First loss is {-changes.max():.0f} to "
+        f"{-changes.min():.0f} % lower than that of the sum, while {join(failing, 'and')} may collapse"
+    )
 
 
 def similar_scales() -> str:

@@ -282,6 +282,16 @@ def test_delta_m_figure_names_its_baseline_and_seeds() -> None:
     assert "(seed 42)" in dense.delta(study, study.conditions[0], partly).title
 
 
+def test_ranking_figure_leaves_out_the_seeds_that_choose_the_rates() -> None:
+    study = STUDIES["penalised-tasks"]
+    frame = pd.read_csv(ROOT / "results/penalties/runs/penalised-tasks.csv.xz")
+    assert set(study.rate_seeds) < set(frame["seed"])
+    (figure,) = study_figures(study, {study.name: frame}, pd.DataFrame).values()
+    assert "(10 seeds, " in figure.title
+    (search,) = study_figures(study, {study.name: frame[frame["seed"] < 2]}, pd.DataFrame).values()
+    assert "(2 seeds, " in search.title
+
+
 def test_panels_state_their_number_of_seeds() -> None:
     results = paper_scores(STUDY)
     extra = {condition.key for condition in STUDY.conditions if condition.extra}

@@ -205,7 +205,8 @@ def _penalty(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
             note += f", and {join(later, 'and')} {check_name(standings, check)}"
     free = [method for method in kept if costs[method].passes == "one"]
     note += f". Not detectably worse with one backward pass: {join(free, 'and')}." if free else "."
-    text = f"If the other losses are tasks, balance these, and pass the penalty as {FIXED}. "
+    text = "If the other losses are tasks of different scale, divide these by their first values and fix the penalty: "
+    text += f"cp.FirstLoss(tasks, {FIXED}). Choose its factor again for each method. "
     text += f"Not detectably worse than the plain sum: {join(kept, 'and')}. " if kept else ""
     return Answer(
         "One loss is a KL term or another penalty.", "A fixed weight for this term.", note, text + _evidence(standings),

@@ -180,6 +180,12 @@ def keep_best_rates(frame: pd.DataFrame, *, by_condition: bool = False) -> pd.Da
     return frame.merge(best, on=[*keys, "lr"])
 
 
+def without_rate_seeds(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
+    """Leave out the seeds at which learning rates were chosen, unless there are no others."""
+    others = frame[~frame["seed"].isin(study.rate_seeds)]
+    return others if len(others) else frame
+
+
 def rank_by_score(frame: pd.DataFrame, by: str | list[str]) -> pd.DataFrame:
     """Return the number and the mean of the macro scores of each group, best group first.
 

@@ -11,6 +11,7 @@ from ...engine.function_trainer import FUNCTION
 from ...engine.qm9_workload import MOLECULES
 from ...studies import Study
 from .. import ranks
+from ..run_scores import without_rate_seeds
 from . import comparison, dense, dynamics, pinn, qm9, ranking, scores, training
 from .spec import FigureSpec, MarkStyle
 from .style import indexed_style, method_style
@@ -42,7 +43,7 @@ def study_figures(
     if study.problem in EQUATIONS:
         return _equation_figures(study, frame, load_histories(), load_fields())
     if study.rates:
-        return {study.name: scores.ranking(study, frame)}
+        return {study.name: scores.ranking(study, without_rate_seeds(study, frame))}
     if study.layout == "ranks":
         return _ranking_figures(study, frame)
     figures: dict[str, FigureSpec | None] = {}
