@@ -292,6 +292,20 @@ def test_ranking_figure_leaves_out_the_seeds_that_choose_the_rates() -> None:
     assert "(2 seeds, " in search.title
 
 
+def test_rows_name_the_learning_rate_of_each_column() -> None:
+    study, condition = STUDIES["penalised-tasks"], "shared-code"
+    frame = pd.read_csv(ROOT / "results/penalties/runs/penalised-tasks.csv.xz").query("seed >= 42")
+    grids = tables.table_grids(study, tables.table_entries(study, frame, study.seeds))
+    grid = next(grid for grid in grids if grid.part == condition)
+    for row in grid.rows.values():
+        runs = [frame.query("method == @e.method and condition == @e.condition") for e in row]
+        assert [*row[0].rates] == [run["lr"].iloc[0] for run in runs] and all(run["lr"].nunique() == 1 for run in runs)
+    assert "Sum (0.01, 0.01, 0.003)" in grid.rows and "UW-O (0.003)" in grid.rows
+    assert "(best learning rate of each column)" in tables.caption(study, grid, study.seeds)
+    alike = replace(grid, rows={"UW-O (0.003)": grid.rows["UW-O (0.003)"]})
+    assert "(best learning rate)" in tables.caption(study, alike, study.seeds)
+
+
 def test_panels_state_their_number_of_seeds() -> None:
     results = paper_scores(STUDY)
     extra = {condition.key for condition in STUDY.conditions if condition.extra}

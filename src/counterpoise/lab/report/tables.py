@@ -74,7 +74,7 @@ class Entry:
     count: int
     paper_mean: float | None
     paper_sd: float | None
-    rate: float | None = None  # the best of several learning rates, in studies that tune it
+    rates: tuple[float, ...] = ()  # the learning rate in each column of the table, in studies that tune it
     tolerance: float = AGREES  # the largest difference that counts as agreement
     expected: int = 0  # the number of seeds of the table
     seeds: tuple[int, ...] = ()  # those of them that were run
@@ -83,7 +83,8 @@ class Entry:
 
     @property
     def row(self) -> str:
-        return self.method if self.rate is None else f"{self.method} ({self.rate:g})"
+        rates = self.rates if len(set(self.rates)) > 1 else self.rates[:1]
+        return f"{self.method} ({', '.join(f'{rate:g}' for rate in rates)})" if rates else self.method
 
     @property
     def difference(self) -> float | None:
@@ -144,23 +145,24 @@ def table_entries(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> li
     found = []
     for metric in (*study.metrics, *study.further_metrics):
         for part, conditions in parts.items():
-            for method, rate in rows[part].items():
+            for method, rates in rows[part].items():
                 for condition in conditions:
                     if condition.only and method not in condition.only:
                         continue
                     here = runs.get((method, condition.key), none)
                     entry = _entry(study, part, metric, method, condition, here)
-                    found.append(replace(entry, rate=rate, expected=len(seeds)))
+                    found.append(replace(entry, rates=rates, expected=len(seeds)))
     return found
 
 
 def _rows(
     study: Study, frame: pd.DataFrame, conditions: Sequence[Condition], seeds: Sequence[int]
-) -> dict[str, float | None]:
-    """Return the methods of a table in order, with the learning rate that was chosen for each."""
-    scores = frame[frame["condition"].isin([condition.key for condition in conditions])]
+) -> dict[str, tuple[float, ...]]:
+    """Return the methods of a table in order, with the learning rates that were chosen for each."""
+    keys = [condition.key for condition in conditions]
+    scores = frame[frame["condition"].isin(keys)]
     # Also of methods that were not run at these seeds.
-    rates = dict(scores.groupby("method")["lr"].first()) if study.rates else {}
+    chosen = dict(scores.groupby(["method", "condition"])["lr"].first()) if study.rates else {}
     here = select_seeds(scores, seeds)
     methods = method_order(study, here)
     if set(seeds) & set(study.seeds):
@@ -168,7 +170,7 @@ def _rows(
     else:  # at further seeds and those of a search, only the methods that were run there
         run = set(here["method"])
         methods = [method for method in methods if method in run]
-    return {method: rates.get(method) for method in methods}
+    return {method: tuple(chosen[method, key] for key in keys if (method, key) in chosen) for method in methods}
 
 
 def _entry(study: Study, part: str, metric: str, method: str, condition: Condition, runs: pd.DataFrame) -> Entry:
@@ -308,7 +310,8 @@ def _printed_value(entry: Entry, paper: bool) -> float | None:
 
 
 def caption(study: Study, grid: Grid, seeds: Sequence[int]) -> str:
-    rate = " (best learning rate)" if study.rates else ""
+    by_column = any(len(set(row[0].rates)) > 1 for row in grid.rows.values())
+    rate = f" (best learning rate{' of each column' if by_column else ''})" if study.rates else ""
     title = f": {grid.title}" if grid.title else ""
     return f"{study.title}{f', {grid.part}' if grid.part else ''}{rate}{title}, {format_seeds(grid.seeds or seeds)}"
 
