@@ -299,8 +299,10 @@ def test_rows_name_the_learning_rate_of_each_column() -> None:
     grid = next(grid for grid in grids if grid.part == condition)
     for row in grid.rows.values():
         runs = [frame.query("method == @e.method and condition == @e.condition") for e in row]
-        assert [*row[0].rates] == [run["lr"].iloc[0] for run in runs] and all(run["lr"].nunique() == 1 for run in runs)
-    assert "Sum (0.01, 0.01, 0.003)" in grid.rows and "UW-O (0.003)" in grid.rows
+        assert [*row[0].rates] == [run["lr"].iloc[0] for run in runs]
+        assert all(run["lr"].nunique() == 1 for run in runs)
+    assert "Sum (0.01, 0.01, 0.003)" in grid.rows
+    assert "UW-O (0.003)" in grid.rows
     assert "(best learning rate of each column)" in tables.caption(study, grid, study.seeds)
     alike = replace(grid, rows={"UW-O (0.003)": grid.rows["UW-O (0.003)"]})
     assert "(best learning rate)" in tables.caption(study, alike, study.seeds)
