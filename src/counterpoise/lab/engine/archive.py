@@ -264,7 +264,7 @@ class ArchivedStore(Store):
 
     def result(self, run: Run, *, clear: bool = False) -> dict[str, Any] | None:
         result = super().result(run, clear=clear)
-        if result is None and run.key in self._archived:
+        if result is None and self._archived and run.key in self._archived:
             return self._archived[run.key].result
         return result
 

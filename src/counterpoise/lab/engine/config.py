@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -115,7 +115,7 @@ class Run:
 
 def _field_values(part: Any) -> dict[str, Any]:
     """Return the fields of a dataclass. Unlike `asdict`, it does not copy them, which takes longer than the rest."""
-    return {item.name: getattr(part, item.name) for item in fields(part)}
+    return {name: getattr(part, name) for name in part.__dataclass_fields__}
 
 
 def parse_run(text: str) -> Run:

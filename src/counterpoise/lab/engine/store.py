@@ -82,6 +82,8 @@ class Store:
             run: the run.
             clear: delete a damaged result. Set it only if the run will be repeated.
         """
+        if not (self.root / run.study).exists():
+            return None  # without the key of the run, which takes longer to compute
         folder = self.folder(run)
         if not (folder / RESULT).exists():
             return None
