@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import random
 import shutil
 import warnings
 from collections.abc import Callable
@@ -175,6 +176,47 @@ def test_a_parameter_with_weight_decay_warns_once() -> None:
     assert caught(two_optimisers) == []
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "lr", "warns"), [("SGD", 0.01, True), ("SGD", 1e-3, False), ("Adam", 0.01, False)]
+)
+def test_a_large_step_of_theta_with_sgd_warns_once(optimizer: str, lr: float, warns: bool) -> None:
+    x, balancer = torch.ones(2, requires_grad=True), cp.BPGS(2)
+    groups = [{"params": [x]}, *balancer.param_groups(lr=lr)]
+    trained = getattr(torch.optim, optimizer)(groups, lr=0.1)
+
+    def run() -> None:
+        for _ in range(20):
+            trained.zero_grad()
+            balancer(x.square() + torch.tensor([1.0, 100.0])).backward()
+            trained.step()
+
+    messages = caught(run)
+    assert len(messages) == warns
+    assert all("trained by SGD with lr=0.01" in m and "*balancer.param_groups(lr=0.001)" in m for m in messages)
+
+
+@pytest.mark.parametrize("name", ["bpgs", "dwa", "grad-normalise", "cagrad", "uw-o"])
+def test_training_in_evaluation_mode_warns_once_if_there_is_a_state(name: str) -> None:
+    w = torch.ones(2, requires_grad=True)
+    has_state = bool(cp.make(name, 2).state_dict())
+
+    def steps(balancer: cp.Balancer, number: int) -> Callable[[], None]:
+        return lambda: [balancer.backward([w[0].square(), w[1].square()], shared=[w]) for _ in range(number)] and None
+
+    assert caught(steps(cp.make(name, 2).eval(), 99)) == []
+    messages = caught(steps(cp.make(name, 2).eval(), 250))
+    assert len(messages) == has_state
+    assert all("is in evaluation mode" in m and "call balancer.train()" in m for m in messages)
+    trained = cp.make(name, 2)
+    steps(trained, 1)()
+    assert caught(steps(trained.eval(), 150)) == []
+
+
+def test_evaluation_without_gradients_does_not_warn() -> None:
+    with torch.no_grad():
+        assert caught(repeat(cp.BPGS(2).eval(), torch.tensor([1.0, 2.0]), 150)) == []
+
+
 def test_warnings_leave_no_trace_in_copies_pickles_and_checkpoints() -> None:
     balancer = cp.BPGS(2)
     keys = list(balancer.state_dict())
@@ -288,9 +330,25 @@ def test_a_loss_that_is_always_zero_and_gets_all_the_weight_warns_once(name: str
             balancer.step_end(torch.tensor([0.9, 0.0]))
 
     (message,) = caught(run)
-    assert "the loss of task 'unlabelled' was 0 in 100 training steps" in message
+    assert "the loss of task 'unlabelled' was 0 in 100% of the checked training steps" in message
     assert "Pass None for an absent task" in message
     assert caught(repeat(cp.make("static", 2), torch.tensor([1.0, 0.0]), 150)) == []
+
+
+@pytest.mark.parametrize("share", [0.2, 0.6])
+@pytest.mark.parametrize("name", ["uw-o", "bpgs"])
+def test_a_loss_that_is_zero_in_some_batches_warns_once_and_is_no_collapse(name: str, share: float) -> None:
+    balancer, draws = cp.make(name, ["boxes", "points"]), random.Random(0)
+
+    def losses(step: int) -> Tensor:
+        noise = 1 + 0.1 * draws.random()
+        return torch.tensor([noise, 0.0 if draws.random() < share else 1 / noise])
+
+    (message,) = caught(repeat(balancer, losses, 2000))
+    assert "the loss of task 'points' was 0 in " in message
+    assert "Pass None for an absent task" in message
+    absent = repeat(cp.make(name, 2), lambda step: torch.tensor([1.0, torch.nan if step % 3 else 0.5]), 500)
+    assert caught(absent) == []
 
 
 @pytest.mark.parametrize("form", ["mapping", "sequence", "stack", "fixed"])

@@ -7,7 +7,7 @@ waits for the device. Compiled and captured steps are not checked.
 
 import sys
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from math import inf, isfinite, isnan, nan
 from random import Random
@@ -30,8 +30,11 @@ COLLAPSE_STEPS = 100  # steps for which one task must dominate
 COLLAPSE_FALL = 0.01  # how far its loss must fall, absolutely and relative to the fall of every other loss
 NEGLIGIBLE = 0.001  # how small it must be next to every other loss; UW-SO gives all the weight to larger ones, too
 EARLY_LOOKS, RECENT_LOOKS = 2, 3  # losses are averaged over this number of checks, COLLAPSE_STEPS ago and now
+ZERO_LOOKS, ZERO_SHARE = 10, 0.05  # checks, and share of them, in which the dominant loss is exactly 0
+ZERO_COLLAPSE_STEPS = 500  # steps for which such a loss must dominate, because it may be 0 in some batches only
 MISSING_STEPS = 100  # consecutive steps without a finite loss
 NEVER_GIVEN_STEPS = 500  # steps after which a loss that was not given yet is reported
+EVALUATIONS = 100  # calls in evaluation mode, before the first training step
 REPLICAS = 64  # of a stack of replicas, the first ones are checked
 COLLECTED_ROUNDS = 4  # batches per task in which the tasks of a loop with memory=True are looked for
 INTERNAL = ("counterpoise", "torch")  # packages whose lines a warning does not name
@@ -70,6 +73,7 @@ class StepChecks:
         self._random = Random(0)
         self._warned: set[str] = set()
         self._rows: list[_RowHistory] = []
+        self._evaluations = 0
         self.not_given: set[int | str] | None = None  # tasks and fixed losses not given so far; None before a step
         self._deferred: Values | None = None
         self._pending: tuple[int, Sequence[int], bool, Tensor, torch.cuda.Event] | None = None
@@ -95,6 +99,19 @@ class StepChecks:
         """Note the tasks and the fixed losses of a training step, while some were never given."""
         if self.not_given:
             self.not_given.difference_update(tasks, fixed)
+
+    def note_evaluation(self, balancer: "Balancer") -> None:
+        """Count a call in evaluation mode; warn after many without a training step, if the balancer has a state."""
+        if self.steps or not torch.is_grad_enabled():
+            return
+        self._evaluations += 1
+        if self._evaluations == EVALUATIONS and balancer.state_dict():
+            self.warn(
+                "evaluation",
+                f"{type(balancer).__name__} is in evaluation mode, and has been in all of its first {EVALUATIONS} calls "
+                f"with gradients enabled: it does not adapt its state to the losses. If this is training, call "
+                f"balancer.train(); model.eval() also applies to a balancer that is a submodule of the model",
+            )
 
     def look_at_graphs(self, balancer: "Balancer", losses: Losses) -> None:
         """Check that every loss of a training step has a graph, if one has. On CUDA, this reads the first step only."""
@@ -188,6 +205,7 @@ class StepChecks:
                     self.next_look = self.steps + 1  # it may have the other tasks
                     continue
                 row, row_weights = collected
+            history.looks += 1
             if max(row_weights) > DOMINANT_SHARE * sum(row_weights):  # the sum of absolute values is not smaller
                 self._check_collapse(balancer, step, history, row, row_weights)
             else:
@@ -240,12 +258,14 @@ class StepChecks:
         compares_gradients = not in_loss_space or getattr(balancer, "measures_gradients", False)
         standstill = STANDSTILL if in_loss_space else STANDSTILL_IN_GRADIENT_SPACE
         slot = history.find_dominant(step, losses, weights, standstill)
-        if history.zero is not None:
-            task = balancer.tasks[history.zero]
+        zero = history.find_often_zero(step)
+        if zero is not None:
+            task, share = balancer.tasks[zero], history.zero_looks[zero] / history.looks
             self.warn(
                 f"zero {task}",
-                f"the loss of task {task!r} was 0 in {COLLAPSE_STEPS} training steps, and {type(balancer).__name__} "
-                f"gives it nearly all the weight: the other tasks are hardly trained. Pass None for an absent task",
+                f"the loss of task {task!r} was 0 in {share:.0%} of the checked training steps, and "
+                f"{type(balancer).__name__} gave it nearly all the weight there: the other tasks were hardly trained "
+                f"in these steps. Pass None for an absent task",
             )
         if slot is None or (getattr(balancer, "max_ratio", None) or inf) <= 1 / (1 - DOMINANT_SHARE):
             return
@@ -327,7 +347,8 @@ class _RowHistory:
         self.empty_since: float = inf  # since when no loss is finite
         self.is_complete = False  # whether all first losses are known, and the losses of the last check were finite
         self.dominant: int | None = None  # the task that had nearly all the weight at the last check
-        self.zero: int | None = None  # the dominant task, if its loss was 0 in all those checks
+        self.looks = 0  # number of checks
+        self.zero_looks: Counter[int] = Counter()  # of them, those in which a task dominated with a loss of exactly 0
         self._since = 0
         self._looks: deque[tuple[int, list[float]]] = deque()  # step and losses of the last COLLAPSE_STEPS steps
         self._collected: dict[int, tuple[float, float]] = {}  # loss and weight of each task that `collect` has seen
@@ -371,9 +392,10 @@ class _RowHistory:
         self._looks.append((step, losses))
         while len(self._looks) > 1 and step - self._looks[1][0] >= COLLAPSE_STEPS:
             self._looks.popleft()
-        if step - self._since < COLLAPSE_STEPS or len(self._looks) <= RECENT_LOOKS:
+        self.zero_looks[slot] += losses[slot] == 0
+        needed = ZERO_COLLAPSE_STEPS if losses[slot] == 0 else COLLAPSE_STEPS
+        if step - self._since < needed or len(self._looks) <= RECENT_LOOKS:
             return None
-        self.zero = None if any(values[slot] for _, values in self._looks) else slot
         smallest, first = self._mean_loss(slot, recent=True), self.first[slot]
         if not 0 <= smallest <= COLLAPSE_FALL * first or first == 0:
             return None
@@ -381,6 +403,12 @@ class _RowHistory:
         is_negligible = all(NEGLIGIBLE * self._mean_loss(other, recent=True) >= smallest for other in others)
         is_alone = all(self._stands_still(other, smallest / first, standstill) for other in others)
         return slot if is_negligible and is_alone else None
+
+    def find_often_zero(self, step: int) -> int | None:
+        """Return the task that dominated with a loss of 0 in many checks, or None."""
+        needed = max(ZERO_LOOKS, ZERO_SHARE * self.looks)
+        often = [slot for slot, count in self.zero_looks.items() if count >= needed]
+        return often[0] if often and step >= COLLAPSE_STEPS else None
 
     def _stands_still(self, slot: int, fall: float, standstill: Standstill) -> bool:
         """Return whether a loss has hardly decreased, and far less than `fall` since the first step."""

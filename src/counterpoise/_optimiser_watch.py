@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.optim import SGD
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 if TYPE_CHECKING:
     from .balancer import Balancer
 
 UNTRAINED_STEPS = 100  # optimiser steps without the balancer's parameter
+LARGEST_SGD_RATE = 0.1  # of lr × theta_gain; with 1, θ of BPGS leaves the region in which it can return
 
 
 def watch_optimisers(balancer: "Balancer", parameter: Tensor) -> None:
@@ -65,6 +67,7 @@ class _OptimiserWatch:
         for group in optimizer.param_groups:
             if any(other is parameter for other in group["params"]):
                 self._check_decay(balancer, group)
+                self._check_rate(balancer, optimizer, group)
                 return True
         return self._is_untrained(balancer, parameter)
 
@@ -75,8 +78,19 @@ class _OptimiserWatch:
             balancer._checks.warn(
                 "decay",
                 f"the learned parameter of {name} is in an optimiser group with weight_decay={decay}, which pulls the "
-                f"weights of the tasks together. Give it a group of its own: "
-                f"[{{'params': model.parameters()}}, *balancer.param_groups()]",
+                f"weights of the tasks together. Give it a group of its own, *balancer.param_groups(); if the balancer "
+                f"is a submodule of the model, leave its parameters out of the model's group",
+            )
+
+    def _check_rate(self, balancer: "Balancer", optimizer: Optimizer, group: dict[str, Any]) -> None:
+        gain, lr = getattr(balancer, "theta_gain", 0.0), float(group["lr"])
+        if isinstance(optimizer, SGD) and gain * lr > LARGEST_SGD_RATE:
+            name = type(balancer).__name__
+            balancer._checks.warn(
+                "rate",
+                f"the learned parameter of {name} is trained by SGD with lr={lr:g}, and its gradient is multiplied by "
+                f"theta_gain={gain:g}: with a product above {LARGEST_SGD_RATE:g}, tasks can lose all their weight. Use "
+                f"*balancer.param_groups(lr={LARGEST_SGD_RATE / gain:g})",
             )
 
     def _is_untrained(self, balancer: "Balancer", parameter: Tensor) -> bool:

@@ -353,6 +353,8 @@ class Balancer(Float32State, ABC):
                 checks.note_given(last.given, last.fixed)
             if checks.steps >= checks.next_look:
                 self._look(values, weights)
+        elif not self.training and not compiling:
+            self._checks.note_evaluation(self)
 
     def record_floats(self, weights: list[float], values: list[float], dtype: torch.dtype, learning: bool) -> None:
         """Store the losses and weights of a step that has them as Python floats, as `record` does."""
@@ -366,6 +368,8 @@ class Balancer(Float32State, ABC):
                 checks.note_given(self._slots, ())
             if checks.steps >= checks.next_look:
                 self._look(values, weights)
+        elif not self.training:
+            self._checks.note_evaluation(self)
 
     def _look(self, values: Values, weights: Values) -> None:
         """Check the losses and weights of this step."""

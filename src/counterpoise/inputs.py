@@ -296,9 +296,10 @@ def check_differentiable(values: Tensor, slots: Slots, inputs: tuple[Tensor, ...
         if value.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.isfinite(value).any():
             continue
         name = "the tensor of losses" if slots is None else f"the loss of task {tasks[slots[place]]!r}"
-        raise ValueError(
-            f"{name} has no graph: it was detached, or computed under torch.no_grad(). Pass None for an absent task"
-        )
+        advice = "Pass None for an absent task"
+        if not any(each.requires_grad for each in inputs):
+            advice = "This method needs the gradients of the losses; to evaluate a model, use the losses themselves"
+        raise ValueError(f"{name} has no graph: it was detached, or computed under torch.no_grad(). {advice}")
 
 
 def find_constants(losses: Losses, order: tuple[str, ...], *, on_device: bool) -> list[str]:

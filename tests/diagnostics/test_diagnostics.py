@@ -5,6 +5,7 @@ import copy
 import json
 import math
 import pickle
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -99,8 +100,26 @@ def test_absent_tasks_are_counted() -> None:
     found = monitor.diagnosis
     assert found.absent == (0.25, 0.75, 0.0)
     assert "b was absent in 75% of the steps." in found.advice
-    assert all(math.isfinite(x) for x in (*found.losses, *found.decades[:3], *found.norms))
-    assert math.isnan(found.decades[3])  # a single task has no spread
+    assert all(math.isfinite(x) for x in (*found.losses, *found.decades, *found.norms))
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_a_task_that_is_often_absent_is_compared_with_the_others(share: float) -> None:
+    def diagnose(share: float) -> cp.Diagnosis:
+        torch.manual_seed(0)
+        w, draws = torch.randn(6, requires_grad=True), random.Random(1)
+        with cp.diagnose(TASKS, shared=[w], every=2) as monitor:
+            for _ in range(300):
+                errors = w.reshape(3, 2).square().sum(-1) + 1
+                large = None if draws.random() < share else 1e4 * errors[2]
+                monitor({"a": errors[0], "b": errors[1], "c": large})
+        return monitor.diagnosis
+
+    complete, partial = diagnose(0.0), diagnose(share)
+    assert partial.verdict == complete.verdict
+    for name in ("spread", "norm_spread", "norm_spread_over_losses"):
+        assert getattr(partial, name) == pytest.approx(getattr(complete, name), abs=1e-6)
+    assert partial.advice[0] == complete.advice[0]
 
 
 def test_tasks_of_alternating_batches_are_compared() -> None:
@@ -160,7 +179,7 @@ def test_saturated_chart_is_reported() -> None:
     with torch.no_grad():
         balancer.theta.copy_(torch.tensor([9.0, 0.0, 0.0]))
     with cp.diagnose(balancer) as monitor:
-        balancer([torch.tensor(1.0, requires_grad=True), torch.tensor(2.0), torch.tensor(3.0)])
+        balancer([torch.tensor(loss, requires_grad=True) for loss in (1.0, 2.0, 3.0)])
     assert any(line.startswith("The chart saturates at a") for line in monitor.diagnosis.advice)
 
 

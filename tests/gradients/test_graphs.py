@@ -151,11 +151,11 @@ def test_loss_without_a_graph_raises_before_any_change() -> None:
     losses, _ = net.losses(*batch())
     balancer = cp.PCGrad(TASKS, weighting=cp.BPGS(TASKS))
     before = {name: value.clone() for name, value in balancer.state_dict().items()}
-    with pytest.raises(ValueError, match="the loss of task 'b' has no graph"):
+    with pytest.raises(ValueError, match=r"the loss of task 'b' has no graph.*Pass None for an absent task"):
         balancer.backward({**losses, "b": losses["b"].detach()}, shared=net.trunk.parameters())
     with torch.no_grad():
         detached, _ = net.losses(*batch())
-    with pytest.raises(ValueError, match="the tensor of losses has no graph"):
+    with pytest.raises(ValueError, match=r"the tensor of losses has no graph.*to evaluate a model, use the losses"):
         balancer.backward(torch.stack([detached[task] for task in TASKS]), shared=net.trunk.parameters())
     assert all(torch.equal(value, before[name]) for name, value in balancer.state_dict().items())
     assert all(p.grad is None for p in (*net.parameters(), *balancer.parameters()))

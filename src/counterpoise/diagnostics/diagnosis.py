@@ -22,7 +22,8 @@ class Diagnosis(Measurements):
         tasks (tuple of str): Names of the tasks.
         steps (int): Number of monitored steps.
         losses (tuple of float): Median loss of each task; NaN for a task that never had one.
-        decades (tuple of float): log10 of the largest over the smallest loss, in each step.
+        decades (tuple of float): log10 of the largest over the smallest loss, in each step. An absent task counts with
+            its last loss, here and in the spreads of the gradients.
         std (tuple of float): Standard deviation of the log-losses, in each step.
         absent (tuple of float): Share of steps without the task.
         nonpositive (tuple of float): Share of steps in which its loss was 0 or negative.

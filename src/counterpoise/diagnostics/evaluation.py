@@ -24,12 +24,12 @@ MOVED_DECADES = 1.0
 def loss_statistics(losses: Tensor, tasks: Sequence[str]) -> dict[str, Any]:
     """Return the statistics of the losses (steps, T), NaN where absent."""
     present = torch.isfinite(losses)
-    positive = torch.where(present & (losses > 0), losses, torch.nan)
+    known = _fill_forward(torch.where(present, losses, torch.nan))
     _, std, _ = statistics(losses)
     fallen, recent = zip(*(_falls(values) for values in losses.T), strict=True)
     return {
         "losses": _numbers(torch.where(present, losses, torch.nan).nanmedian(0).values),
-        "decades": _numbers(_spread(positive.log10())),
+        "decades": _numbers(_spread(_log10(known))),
         "std": _numbers(std[..., 0]),
         "absent": _numbers(1 - present.double().mean(0)),
         "nonpositive": _numbers((present & (losses <= 0)).double().mean(0)),
@@ -62,7 +62,10 @@ def weight_statistics(weights: Tensor, losses: Tensor, vanishing: Sequence[int],
 
 
 def gradient_statistics(grams: Tensor, losses: Tensor, weights: Tensor | None) -> dict[str, Any]:
-    """Return the statistics of Gram matrices (checks, T, T), given the losses and weights (checks, T) at the checks."""
+    """Return the statistics of Gram matrices (checks, T, T), given the losses and weights (checks, T) at the checks.
+
+    Spreads count an absent task with its last value: without it, they would be those of the other tasks alone.
+    """
     norms = grams.diagonal(dim1=-2, dim2=-1).sqrt()
     cosines = grams / norms.unsqueeze(-1) / norms.unsqueeze(-2)
     first, second = torch.triu_indices(grams.shape[-1], grams.shape[-1], 1)
@@ -77,7 +80,7 @@ def gradient_statistics(grams: Tensor, losses: Tensor, weights: Tensor | None) -
         "norms": _numbers(torch.where(torch.isfinite(norms), norms, torch.nan).nanmedian(0).values),
         "cosines": tuple(_numbers(row) for row in torch.where(torch.isfinite(cosines), cosines, torch.nan).nanmean(0)),
         **({name: float((pairs < limit).double().mean()) for name, limit in share.items()} if len(pairs) else {}),
-        **{name: _median_or_none(_spread(values)) for name, values in spreads.items()},
+        **{name: _median_or_none(_spread(_fill_forward(values))) for name, values in spreads.items()},
     }
 
 
