@@ -108,9 +108,9 @@ class StepChecks:
         if self._evaluations == EVALUATIONS and balancer.state_dict():
             self.warn(
                 "evaluation",
-                f"{type(balancer).__name__} is in evaluation mode, and has been in all of its first {EVALUATIONS} calls "
-                f"with gradients enabled: it does not adapt its state to the losses. If this is training, call "
-                f"balancer.train(); model.eval() also applies to a balancer that is a submodule of the model",
+                f"{type(balancer).__name__} was in evaluation mode in all of its first {EVALUATIONS} calls with "
+                f"gradients enabled, so that it does not adapt to the losses. For training, call balancer.train(): "
+                f"model.eval() also applies to a balancer that is a submodule of the model",
             )
 
     def look_at_graphs(self, balancer: "Balancer", losses: Losses) -> None:

@@ -160,8 +160,9 @@ def test_auto_falls_back_to_a_loop() -> None:
     assert_same_gradients(net.grads(), other.grads())
     z = NoBatch.apply(net.trunk(x))  # type: ignore[no-untyped-call]
     losses = {t: (h(z)[:, 0] - y[:, i]).square().mean() for i, (t, h) in enumerate(net.heads.items())}
-    with pytest.raises(RuntimeError, match="vmap"):
+    with pytest.raises(RuntimeError, match="vmap") as raised:
         cp.CAGrad(TASKS, passes="batched").backward(losses, shared=net.trunk.parameters())
+    assert 'passes="auto" falls back to a loop' in raised.value.__notes__[0]
 
 
 def test_graph_is_freed_unless_retained() -> None:

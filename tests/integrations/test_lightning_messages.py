@@ -77,6 +77,11 @@ def test_missing_shared_parameters_name_the_hook(tmp_path: Path) -> None:
         fit(Model(cp.PCGrad(TASKS)), tmp_path)
 
 
+def test_a_module_that_lists_the_mixin_last_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"LightningModule precedes Balanced in the bases of Late.*list Balanced first"):
+        type("Late", (pl.LightningModule, Balanced), {})
+
+
 @pytest.mark.parametrize(("shared", "error"), [([], ValueError), ([3], TypeError)])
 def test_invalid_shared_parameters_name_the_hook(shared: Any, error: type[Exception], tmp_path: Path) -> None:
     model = WithShared(cp.PCGrad(TASKS))

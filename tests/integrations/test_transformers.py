@@ -135,6 +135,25 @@ def test_evaluation_sums_the_present_losses(tmp_path: Path) -> None:
     assert (found["eval_loss"], found["eval_outputs"]) == (0.0, 2)
 
 
+def test_evaluation_reports_a_loss_for_a_model_without_labels(tmp_path: Path) -> None:
+    class Unlabelled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x: Tensor, y: Tensor) -> dict[str, Any]:
+            errors = (self.layer(x) - y).square().mean(0)
+            return {"losses": {"topic": errors[0], "score": errors[1]}}
+
+    torch.manual_seed(0)
+    model, (x, y) = Unlabelled(), (torch.randn(8, 3), torch.randn(8, 2))
+    arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to=[])
+    trainer = BalancedTrainer(model, arguments, balancer=cp.BPGS(TASKS))
+    found = trainer.evaluate(cast("Any", [{"x": a, "y": b} for a, b in zip(x, y, strict=True)]))
+    expected = sum(loss.item() for loss in model(x, y)["losses"].values())
+    assert found["eval_loss"] == pytest.approx(expected, rel=1e-5)
+
+
 def test_optimizer_without_balancer_parameters_warns(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, "bpgs")
     trainer.optimizer = torch.optim.SGD(cast("nn.Module", trainer.model).parameters(), lr=0.1)

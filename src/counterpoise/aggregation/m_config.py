@@ -55,8 +55,8 @@ class MConFIG(Aggregation):
             and a loop otherwise. Default: `"auto"`.
         ranks (str, optional): What is compared in a process group. `"exact"` averages the task gradients over ranks
             first, `"local"` compares those of each rank. Default: `"exact"`.
-        importance (mapping or sequence of float, optional): Factor on the weight of each task, applied after balancing.
-            A mapping may leave out tasks, whose factor is 1. Default: `None`.
+        importance (mapping or sequence of float, optional): Importance of each task, in place of the method's uniform
+            preference. A mapping may leave out tasks, whose importance is 1. Default: `None`.
         fixed (mapping of str to float, optional): Losses that are added with a fixed factor and not balanced, by name.
             They may be listed in `tasks` or not. Default: `None`.
         memory (bool, optional): Enables `memory` of the weighting. Without a weighting it has no effect.

@@ -27,6 +27,10 @@ MIN_WIDE_TASKS, MIN_LARGE_TASKS, MIN_LARGE_ELEMENTS = 6, 4, 1 << 23
 MAX_SHARE_OF_FREE_MEMORY, MIN_HELD_BYTES = 0.5, 1 << 30
 # Otherwise it uses batched passes through features for shared networks up to this size, and a loop for all others.
 MAX_BATCHED_PARAMETERS = 1 << 20
+BATCHED_NOTE = (
+    'passes="batched" computes the gradients of all tasks in one pass of torch.vmap, which does not support every '
+    'operation: passes="loop" does not need it, and passes="auto" falls back to a loop'
+)
 
 
 class ComparisonTargets(NamedTuple):
@@ -122,9 +126,10 @@ class BackwardPasses:
             try:
                 # If the first batched pass fails, the loop still needs the graph.
                 grads = _on_parameters(roots, place, keep or self.batches is None, batched=True, heads=heads)
-            except RuntimeError:
+            except RuntimeError as error:
                 worked, self.batches = self.batches, False
                 if passes == "batched" or worked:  # the pass has freed the graph
+                    error.add_note(BATCHED_NOTE)
                     raise
             else:
                 self.batches = True

@@ -70,6 +70,12 @@ class Balanced:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        order = [base.__name__ for base in cls.__mro__]
+        if "LightningModule" in order[: order.index("Balanced")]:
+            raise TypeError(
+                f"LightningModule precedes Balanced in the bases of {cls.__name__}, so that its hooks replace those of "
+                f"Balanced: list Balanced first"
+            )
         if "training_step" in cls.__dict__:
             cls.training_step = _with_balancer(cls.__dict__["training_step"])  # type: ignore[attr-defined]
 

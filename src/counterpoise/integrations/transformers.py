@@ -81,6 +81,7 @@ class BalancedTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         self.losses_key = losses_key
         self.weights_on_progress_bar = weights_on_progress_bar
         self.model_accepts_loss_kwargs = False  # so the Trainer divides by the accumulation steps
+        self.can_return_loss = True  # also for a model without an argument whose name contains "label"
         self.add_callback(_BalancerCallback(self))
 
     def compute_loss(
