@@ -95,7 +95,7 @@ def pinn_table() -> str:
     """Return the first table of pinns.md: what to use for a physics-informed network."""
     standings = recorded_board()["physics"]
     cheap, *rest = (usage(recipes()[s.method]) for s in chosen())
-    rows = [("a factor for each condition that works", '`cp.Static(tasks, weights={"boundary": 100})`')]
+    rows = [("a factor for each condition that works", '`cp.Static(tasks, weights={"residual": 1, "boundary": 100})`')]
     rows += [("no factor yet, and many thousand steps", f"`{cheap}`")]
     rows += [("few steps (measured on Helmholtz alone)", f"`{usage(recipes()['LRA'])}`")]
     rows += [("time for one backward pass per term in every step", f"`{code}`") for code in rest]

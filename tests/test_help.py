@@ -71,7 +71,12 @@ def test_common_arguments_have_the_same_description_everywhere(base: type[cp.Bal
     classes = [kind for name in cp.methods() if issubclass(kind := cp.describe(name).build, base)]
     descriptions = [documented_arguments(kind) for kind in classes]
     for name in ("ranks", *COMMON) if base is cp.Aggregation else (*COMMON, "max_ratio"):
-        assert len({documented[name] for documented in descriptions}) == 1, name
+        if name != "importance":
+            assert len({documented[name] for documented in descriptions}) == 1, name
+    for kind, documented in zip(classes, descriptions, strict=True):
+        preference = getattr(kind, "uses_preference", False)
+        assert ("in place of the method's uniform preference" in documented["importance"][1]) == preference
+        assert ("applied after balancing" in documented["importance"][1]) != preference
 
 
 def test_passes_have_one_description_with_and_one_without_lean() -> None:

@@ -320,6 +320,35 @@ def test_collapse_of_a_method_that_compares_gradients_warns() -> None:
     assert "cp.CAGrad, or bound the weights with max_ratio=" in message
 
 
+@pytest.mark.parametrize("name", ["uw-o", "bpgs", "gls"])
+@pytest.mark.parametrize("third", ["stands still", "falls"])
+def test_collapse_to_two_tasks_together_warns_once(name: str, third: str) -> None:
+    """A constant solves the residual and the boundary condition of an advection equation."""
+
+    def losses(step: int) -> Tensor:
+        small = 1e-2 * 0.97 ** min(step, 400)
+        return torch.tensor([small, 0.5 if third == "stands still" else 0.5 * 0.99**step, 0.1 * small])
+
+    messages = caught(repeat(cp.make(name, ["residual", "initial", "boundary"]), losses, 600))
+    assert len(messages) == (third == "stands still")
+    for message in messages:
+        assert "has given tasks 'residual' and 'boundary' more than 99.9% of the weight" in message
+        assert "training collapses to 'residual' and 'boundary' alone" in message
+
+
+@pytest.mark.parametrize("name", ["static", "bpgs", "cagrad"])
+def test_a_fixed_loss_that_is_never_finite_warns_once(name: str) -> None:
+    w, balancer = torch.ones(2, requires_grad=True), cp.make(name, 2, fixed={"kl": 0.1})
+
+    def run(kl: float, steps: int) -> Callable[[], object]:
+        losses = [w[0].square(), w[1].square(), torch.tensor(kl)]
+        return lambda: [balancer.backward(losses, shared=[w], retain_graph=True) for _ in range(steps)]
+
+    assert caught(run(1.0, 200)) == []
+    (message,) = caught(run(torch.inf, 200))
+    assert "the fixed loss 'kl' was not finite in any check of 100 training steps" in message
+
+
 @pytest.mark.parametrize("name", ["uw-o", "bpgs", "famo"])
 def test_a_loss_that_is_always_zero_and_gets_all_the_weight_warns_once(name: str) -> None:
     balancer = cp.make(name, ["labelled", "unlabelled"])

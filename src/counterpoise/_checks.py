@@ -8,7 +8,7 @@ waits for the device. Compiled and captured steps are not checked.
 import sys
 import warnings
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isfinite, isnan, nan
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
@@ -53,7 +53,7 @@ class Standstill(NamedTuple):
 
 STANDSTILL = Standstill(of_recent=0.92, of_first=0.1)
 # Stricter, because a large weight may compensate for a short gradient while all tasks are trained.
-STANDSTILL_IN_GRADIENT_SPACE = Standstill(of_recent=0.97, of_first=0.5)
+STANDSTILL_OF_GRADIENTS = Standstill(of_recent=0.97, of_first=0.5)
 
 
 class BalanceWarning(UserWarning):
@@ -74,6 +74,7 @@ class StepChecks:
         self._warned: set[str] = set()
         self._rows: list[_RowHistory] = []
         self._evaluations = 0
+        self._broken_fixed: dict[str, int] = {}  # since when each fixed loss is not finite
         self.not_given: set[int | str] | None = None  # tasks and fixed losses not given so far; None before a step
         self._deferred: Values | None = None
         self._pending: tuple[int, Sequence[int], bool, Tensor, torch.cuda.Event] | None = None
@@ -142,6 +143,7 @@ class StepChecks:
         self._watch_optimisers(balancer)
         last = balancer._last
         self._check_given(balancer)
+        self._check_fixed(last.fixed)
         if isinstance(losses, Tensor):
             if not (on_cpu or _can_copy(losses)):
                 return
@@ -206,10 +208,11 @@ class StepChecks:
                     continue
                 row, row_weights = collected
             history.looks += 1
-            if max(row_weights) > DOMINANT_SHARE * sum(row_weights):  # the sum of absolute values is not smaller
+            # The sum of absolute values is not smaller.
+            if sum(sorted(row_weights)[-2:]) > DOMINANT_SHARE * sum(row_weights):
                 self._check_collapse(balancer, step, history, row, row_weights)
             else:
-                history.dominant = None
+                history.clear()
 
     def _check_given(self, balancer: "Balancer") -> None:
         last = balancer._last
@@ -225,6 +228,18 @@ class StepChecks:
                 f"{loss} {name!r} was not given in the first {NEVER_GIVEN_STEPS} training steps: check that the loop "
                 f"passes it",
             )
+
+    def _check_fixed(self, given: Mapping[str, Tensor]) -> None:
+        """Check on the CPU that the fixed losses are finite: others count as absent."""
+        for name, loss in given.items():
+            if not loss.is_cpu or bool(loss.isfinite().any()):
+                self._broken_fixed.pop(name, None)
+            elif self.steps - self._broken_fixed.setdefault(name, self.steps) >= MISSING_STEPS:
+                self.warn(
+                    f"fixed {name}",
+                    f"the fixed loss {name!r} was not finite in any check of {MISSING_STEPS} training steps, and "
+                    f"is left out of the objective; strict=True raises an error for a loss that is not finite",
+                )
 
     def _check_negative(self, balancer: "Balancer", losses: Sequence[float]) -> None:
         lowest = min(filter(isfinite, losses), default=0.0)  # NaN marks an absent task
@@ -256,8 +271,8 @@ class StepChecks:
     ) -> None:
         in_loss_space = hasattr(balancer, "max_ratio")  # the class cannot be imported here: it imports this module
         compares_gradients = not in_loss_space or getattr(balancer, "measures_gradients", False)
-        standstill = STANDSTILL if in_loss_space else STANDSTILL_IN_GRADIENT_SPACE
-        slot = history.find_dominant(step, losses, weights, standstill)
+        standstill = STANDSTILL_OF_GRADIENTS if compares_gradients else STANDSTILL
+        slots = history.find_dominant(step, losses, weights, standstill)
         zero = history.find_often_zero(step)
         if zero is not None:
             task, share = balancer.tasks[zero], history.zero_looks[zero] / history.looks
@@ -267,9 +282,11 @@ class StepChecks:
                 f"{type(balancer).__name__} gave it nearly all the weight there: the other tasks were hardly trained "
                 f"in these steps. Pass None for an absent task",
             )
-        if slot is None or (getattr(balancer, "max_ratio", None) or inf) <= 1 / (1 - DOMINANT_SHARE):
+        if not slots or (getattr(balancer, "max_ratio", None) or inf) <= 1 / (1 - DOMINANT_SHARE):
             return
-        task, name = balancer.tasks[slot], type(balancer).__name__
+        tasks, name = " and ".join(repr(balancer.tasks[slot]) for slot in slots), type(balancer).__name__
+        noun, possessive = ("task", "Its loss") if len(slots) == 1 else ("tasks", "Their losses")
+        before, now = (" and ".join(f"{values[slot]:.2g}" for slot in slots) for values in (history.first, losses))
         advice = ["Give it a fixed weight (fixed=, or cp.Static for all)"]
         if compares_gradients:
             method = "gives short gradients a large weight"
@@ -281,9 +298,9 @@ class StepChecks:
             advice.append("bound the weights with max_ratio=")
         self.warn(
             "collapse",
-            f"{name} has given task {task!r} more than {DOMINANT_SHARE:.1%} of the weight for {COLLAPSE_STEPS} steps. "
-            f"Its loss fell from {history.first[slot]:.2g} to {losses[slot]:.2g}, but the other losses do not fall: "
-            f"training collapses to {task!r} alone. A method that {method} cannot balance a loss that reaches "
+            f"{name} has given {noun} {tasks} more than {DOMINANT_SHARE:.1%} of the weight for {COLLAPSE_STEPS} steps. "
+            f"{possessive} fell from {before} to {now}, but the other losses do not fall: "
+            f"training collapses to {tasks} alone. A method that {method} cannot balance a loss that reaches "
             f"zero (a boundary condition, a KL or entropy term, an overfitted task). "
             f"{', '.join(advice[:-1])}, or {advice[-1]}",
         )
@@ -346,11 +363,9 @@ class _RowHistory:
         self.missing_since: dict[int, int] = {}  # since when each given loss is not finite
         self.empty_since: float = inf  # since when no loss is finite
         self.is_complete = False  # whether all first losses are known, and the losses of the last check were finite
-        self.dominant: int | None = None  # the task that had nearly all the weight at the last check
+        self.dominance = [_Dominance(1), _Dominance(2)]  # of one task, and of two together
         self.looks = 0  # number of checks
         self.zero_looks: Counter[int] = Counter()  # of them, those in which a task dominated with a loss of exactly 0
-        self._since = 0
-        self._looks: deque[tuple[int, list[float]]] = deque()  # step and losses of the last COLLAPSE_STEPS steps
         self._collected: dict[int, tuple[float, float]] = {}  # loss and weight of each task that `collect` has seen
         self._collected_steps = 0
 
@@ -379,30 +394,20 @@ class _RowHistory:
         self._collected, self._collected_steps = {}, 0
         return [loss for loss, _ in pairs], [weight for _, weight in pairs]
 
-    def find_dominant(self, step: int, losses: list[float], weights: list[float], standstill: Standstill) -> int | None:
-        """Return the task to which training collapses, or None."""
-        largest = max(weights)
-        if not largest > DOMINANT_SHARE * sum(map(abs, weights)) or sum(map(isfinite, losses)) < 2:
-            self.dominant = None
-            return None
-        slot = weights.index(largest)
-        if slot != self.dominant:
-            self.dominant, self._since = slot, step
-            self._looks.clear()
-        self._looks.append((step, losses))
-        while len(self._looks) > 1 and step - self._looks[1][0] >= COLLAPSE_STEPS:
-            self._looks.popleft()
-        self.zero_looks[slot] += losses[slot] == 0
-        needed = ZERO_COLLAPSE_STEPS if losses[slot] == 0 else COLLAPSE_STEPS
-        if step - self._since < needed or len(self._looks) <= RECENT_LOOKS:
-            return None
-        smallest, first = self._mean_loss(slot, recent=True), self.first[slot]
-        if not 0 <= smallest <= COLLAPSE_FALL * first or first == 0:
-            return None
-        others = [other for other, loss in enumerate(losses) if other != slot and isfinite(loss)]
-        is_negligible = all(NEGLIGIBLE * self._mean_loss(other, recent=True) >= smallest for other in others)
-        is_alone = all(self._stands_still(other, smallest / first, standstill) for other in others)
-        return slot if is_negligible and is_alone else None
+    def clear(self) -> None:
+        """Note that no task dominates."""
+        for each in self.dominance:
+            each.slots = ()
+
+    def find_dominant(
+        self, step: int, losses: list[float], weights: list[float], standstill: Standstill
+    ) -> tuple[int, ...]:
+        """Return the one or two tasks to which training collapses; none if it does not."""
+        single, _ = [each.update(step, losses, weights) for each in self.dominance]
+        for slot in single:
+            self.zero_looks[slot] += losses[slot] == 0
+        found = (each.collapsed(step, self.first, standstill) for each in self.dominance)
+        return next(filter(None, found), ())
 
     def find_often_zero(self, step: int) -> int | None:
         """Return the task that dominated with a loss of 0 in many checks, or None."""
@@ -410,9 +415,50 @@ class _RowHistory:
         often = [slot for slot, count in self.zero_looks.items() if count >= needed]
         return often[0] if often and step >= COLLAPSE_STEPS else None
 
-    def _stands_still(self, slot: int, fall: float, standstill: Standstill) -> bool:
+
+class _Dominance:
+    """The tasks, of a given number, that together have nearly all the weight, and the losses since they have it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.slots: tuple[int, ...] = ()
+        self._since = 0
+        self._looks: deque[tuple[int, list[float]]] = deque()  # step and losses of the last COLLAPSE_STEPS steps
+
+    def update(self, step: int, losses: list[float], weights: list[float]) -> tuple[int, ...]:
+        """Record a check, and return the tasks."""
+        largest = sorted(sorted(range(len(weights)), key=weights.__getitem__)[-self.number :])
+        enough = sum(weights[slot] for slot in largest) > DOMINANT_SHARE * sum(map(abs, weights))
+        slots = tuple(largest) if enough and sum(map(isfinite, losses)) > self.number else ()
+        if slots != self.slots:
+            self.slots, self._since = slots, step
+            self._looks.clear()
+        if slots:
+            self._looks.append((step, losses))
+            while len(self._looks) > 1 and step - self._looks[1][0] >= COLLAPSE_STEPS:
+                self._looks.popleft()
+        return slots
+
+    def collapsed(self, step: int, first: list[float], standstill: Standstill) -> tuple[int, ...]:
+        """Return the tasks if training collapses to them, given the first loss of each task."""
+        if not self.slots or len(self._looks) <= RECENT_LOOKS:
+            return ()
+        last = self._looks[-1][1]
+        is_zero = any(last[slot] == 0 for slot in self.slots)
+        if step - self._since < (ZERO_COLLAPSE_STEPS if is_zero else COLLAPSE_STEPS):
+            return ()
+        now = {slot: self._mean_loss(slot, recent=True) for slot in self.slots}
+        if not all(0 <= now[slot] <= COLLAPSE_FALL * first[slot] and first[slot] for slot in self.slots):
+            return ()
+        largest, fall = max(now.values()), max(now[slot] / first[slot] for slot in self.slots)
+        others = [other for other, loss in enumerate(last) if other not in self.slots and isfinite(loss)]
+        is_negligible = all(NEGLIGIBLE * self._mean_loss(other, recent=True) >= largest for other in others)
+        is_alone = all(self._stands_still(other, first[other], fall, standstill) for other in others)
+        return self.slots if is_negligible and is_alone else ()
+
+    def _stands_still(self, slot: int, first: float, fall: float, standstill: Standstill) -> bool:
         """Return whether a loss has hardly decreased, and far less than `fall` since the first step."""
-        now, before, first = self._mean_loss(slot, recent=True), self._mean_loss(slot, recent=False), self.first[slot]
+        now, before = self._mean_loss(slot, recent=True), self._mean_loss(slot, recent=False)
         return now >= max(standstill.of_recent * before, standstill.of_first * first, fall / COLLAPSE_FALL * first)
 
     def _mean_loss(self, slot: int, recent: bool) -> float:

@@ -214,6 +214,9 @@ def split_fixed(losses: Losses, fixed: Mapping[str, float], order: tuple[str, ..
         order: names of all losses.
     """
     if isinstance(losses, Mapping):
+        for name in losses:
+            if name not in order:
+                _raise_unknown(name, order)
         balanced: Losses = {name: loss for name, loss in losses.items() if name not in fixed}
         given = {name: losses[name] for name in fixed if name in losses}
         if losses and not balanced:
@@ -352,15 +355,19 @@ def cut_nonfinite(values: Tensor, slots: Slots, inputs: tuple[Tensor, ...]) -> t
     return ()
 
 
+def _raise_unknown(name: str, tasks: tuple[str, ...]) -> NoReturn:
+    near = get_close_matches(str(name), tasks, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"unknown task {name!r}, expected some of {format_names(tasks)}{hint}")
+
+
 def _by_slot(losses: object, tasks: tuple[str, ...]) -> Iterator[tuple[int, Tensor | None]]:
     if isinstance(losses, Mapping):
         if not losses:
             raise ValueError(f"got an empty mapping of losses, expected some of {format_names(tasks)}")
         for name in losses:
             if name not in tasks:
-                near = get_close_matches(str(name), tasks, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"unknown task {name!r}, expected some of {format_names(tasks)}{hint}")
+                _raise_unknown(name, tasks)
         return ((slot, losses.get(name)) for slot, name in enumerate(tasks))
     if isinstance(losses, Sequence) and not isinstance(losses, (str, bytes)):
         if len(losses) != len(tasks):

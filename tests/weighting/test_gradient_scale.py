@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import counterpoise as cp
+from counterpoise.weighting._gradients import Schedule
 
 TASKS = ["a", "b", "c"]
 
@@ -57,6 +60,40 @@ SCALE: dict[str, Callable[..., cp.Weighting]] = {
     "ntk": cp.NTK,
     "bpgs": lambda tasks, **options: cp.BPGS(tasks, statistic="gradient", **options),
 }
+
+
+@given(
+    every=st.integers(1, 7),
+    batches=st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=60),
+)
+def test_each_task_is_measured_when_it_first_appears_and_at_least_every_so_many_of_its_steps(
+    every: int, batches: list[set[int]]
+) -> None:
+    schedule, since = Schedule(every), dict[int, int]()
+    for number, tasks in enumerate(batches):
+        expected = any(since.get(task, every) >= every for task in tasks)
+        assert schedule.is_due(tasks) == expected
+        since |= {task: 1 if expected else since[task] + 1 for task in tasks}
+        restored = Schedule(every)
+        restored.set_extra_state(schedule.get_extra_state())
+        assert (restored.ages, restored.steps) == (since, number + 1)
+    complete = Schedule(every)
+    assert [complete.is_due(range(3)) for _ in range(30)] == [step % every == 0 for step in range(30)]
+
+
+@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize("name", [name for name in SCALE if name != "ntk"])
+def test_tasks_of_alternating_batches_are_all_measured_and_trained(name: str, memory: bool) -> None:
+    torch.manual_seed(0)
+    w = torch.zeros(2, requires_grad=True)
+    balancer = SCALE[name](["a", "b"], memory=memory)
+    optimizer = torch.optim.Adam([{"params": [w]}, *balancer.param_groups()], lr=1e-2)
+    for step_number in range(200):
+        task, factor = ("a", 1.0) if step_number % 2 == 0 else ("b", 1000.0)
+        optimizer.zero_grad()
+        balancer.backward({task: factor * ((w[step_number % 2] - 3).square() + 0.1)}, shared=[w])
+        optimizer.step()
+    assert (w > 0.3).all()
 
 
 @pytest.mark.parametrize("name", list(SCALE))

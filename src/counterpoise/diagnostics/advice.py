@@ -39,6 +39,8 @@ scale.
 FOLLOWS_NORMS = {"GradNormalise", "LRA", "NTK", "GradNorm", "GradNormProxy", "BPGS(statistic='gradient')"}
 """Methods whose weights follow the norms of the task gradients."""
 
+LOSES_PENALTY = SCALE_FREE | FOLLOWS_NORMS
+PENALTY = "A penalty needs a fixed weight (fixed=, or cp.Static for all)."
 RECOMMENDED_BY_NORMS = ("GradNormalise", "LRA")
 """Those that need neither residuals nor a learning rate of their own, the better one on the recorded PINNs first."""
 
@@ -92,7 +94,7 @@ def _numbers(found: Measurements) -> str:
 
 
 def _remedy(found: Measurements) -> str:
-    verdict, names = decide(found), _names(found)
+    verdict, names, used = decide(found), _names(found), set(found.methods)
     if verdict == "neither":
         unknown = ", unless tasks conflict or the sizes of their gradients differ" if found.conflict is None else ""
         return f"Static weights are enough{unknown}."
@@ -108,23 +110,21 @@ def _remedy(found: Measurements) -> str:
             return f"{method} compares no losses while every batch has one task: pass memory=True."
         if _fixed_dominate(found):
             return f"{method} is designed for this, but the fixed losses ({', '.join(found.fixed)}) dominate the tasks."
-        return f"{method} is designed for this: keep it."
+        unless = ", unless one of the losses is a penalty, which needs a fixed weight" if used & LOSES_PENALTY else ""
+        return f"{method} is designed for this: keep it{unless}."
     if verdict == "conflict":
-        return f"Use CAGrad: cp.CAGrad({names})."
+        return f"Use CAGrad: cp.CAGrad({names}{_fixed(found)}). {PENALTY}"
     if _losses_mislead(found):
         return f"Do not divide by the losses. Use {_alternatives(found)}."
     if not _recommends_bpgs(found):
         # Another method that follows norms handles conflict no better than the monitored one.
         sized = [] if FOLLOWS_NORMS.intersection(found.methods) else _sized_by_gradients(found)
         choices = ["cp.NashMTL", *sized]
-        return (
-            f"Use a method that compares gradients instead of losses: {' or '.join(choices)}. A penalty needs a fixed "
-            "weight (fixed=, or cp.Static for all)."
-        )
+        return f"Use a method that compares gradients instead of losses: {' or '.join(choices)}. {PENALTY}"
     method = f"BPGS + CAGrad: {_hybrid(found)}" if verdict == "both" else f"BPGS: {_bpgs(found)}"
     return (
         f"For losses of separate tasks, none of which can reach zero, use {method}. For the terms of a differential "
-        "equation, use cp.NashMTL. A penalty needs a fixed weight (fixed=, or cp.Static for all)."
+        f"equation, use cp.NashMTL. {PENALTY}"
     )
 
 
@@ -185,17 +185,17 @@ def _loss_remarks(found: Measurements) -> list[str]:
     for task, nonpositive, negative in zip(found.tasks, found.nonpositive, found.below_zero, strict=True):
         if negative > 0:
             lines.append(
-                f"The loss of {task} was negative in {negative:.0%} of the steps: methods that use its logarithm "
+                f"The loss of {task} was negative in {_percent(negative)} of the steps: methods that use its logarithm "
                 f"or inverse do not apply. Use fixed weights (cp.Static) or gradient space (cp.CAGrad). Do "
                 f"not shift it above zero: as it approaches the shifted minimum, it takes all the weight."
             )
         elif nonpositive > 0:
-            lines.append(f"The loss of {task} was 0 in {nonpositive:.0%} of the steps, which the spread ignores.")
+            lines.append(f"The loss of {task} was 0 in {_percent(nonpositive)} of the steps, which the spread ignores.")
     start, end = found.drift
     if abs(end - start) >= DRIFT_DECADES:
         lines.append(f"The spread of the losses moved from {start:.1f} to {end:.1f} decades.")
     lines += [
-        f"{task} was absent in {share:.0%} of the steps."
+        f"{task} was absent in {_percent(share)} of the steps."
         for task, share in zip(found.tasks, found.absent, strict=True)
         if share > 0
     ]
@@ -224,7 +224,7 @@ def _weight_remarks(found: Measurements) -> list[str]:
 def _measurement_remarks(found: Measurements) -> list[str]:
     """Return remarks on conflict that was not measured, and on a saturated chart."""
     lines = []
-    if found.conflict is None:
+    if found.conflict is None and len(found.tasks) > 1:
         lines.append(
             "Conflict could not be measured: no two tasks had a gradient on shared= in the same step."
             if found.gradients_requested
@@ -234,7 +234,8 @@ def _measurement_remarks(found: Measurements) -> list[str]:
     if saturated:
         lines.append(
             f"The chart saturates at {', '.join(saturated)} (|z|/τ {max(found.abs_z_over_tau):.3f}): θ has little "
-            f"effect there. Give θ a larger learning rate, or call reset() to calibrate again."
+            f"effect there. With Adam, give θ a larger learning rate, and with SGD, where θ may have left the chart, a "
+            f"smaller one; reset() calibrates again."
         )
     return lines
 
@@ -311,7 +312,7 @@ def _recommends_bpgs(found: Measurements) -> bool:
 
 
 def _comparison_missing(found: Measurements) -> bool:
-    return found.one_task >= ONE_TASK_SHARE and not found.memory
+    return len(found.tasks) > 1 and found.one_task >= ONE_TASK_SHARE and not found.memory
 
 
 def _names(found: Measurements) -> str:
@@ -319,8 +320,20 @@ def _names(found: Measurements) -> str:
 
 
 def _bpgs(found: Measurements) -> str:
-    return f"cp.BPGS({_names(found)}{', memory=True' if found.one_task >= ONE_TASK_SHARE else ''})"
+    return f"cp.BPGS({_bpgs_arguments(found)}{_fixed(found)})"
+
+
+def _bpgs_arguments(found: Measurements) -> str:
+    return _names(found) + (", memory=True" if found.one_task >= ONE_TASK_SHARE else "")
 
 
 def _hybrid(found: Measurements) -> str:
-    return f"cp.CAGrad({_names(found)}, weighting={_bpgs(found)})"
+    return f"cp.CAGrad({_names(found)}, weighting=cp.BPGS({_bpgs_arguments(found)}){_fixed(found)})"
+
+
+def _fixed(found: Measurements) -> str:
+    return f", fixed={dict(found.fixed)}" if found.fixed else ""
+
+
+def _percent(share: float) -> str:
+    return "less than 1%" if 0 < share < 0.005 else f"{share:.0%}"

@@ -56,9 +56,9 @@ class Diagnosis(Measurements):
         norm_spread_over_losses (float or None): The same, with each norm divided by its loss, as a method does whose
             weights follow 1/L. If this is larger than `norm_spread`, such a method unbalances the gradients.
         norm_spread_weighted (float or None): The same, with each norm multiplied by the balancer's weight.
-        fixed (tuple of str): Names of the losses that the balancer adds with a fixed factor.
+        fixed (mapping of str to float): Factors of the losses that the balancer adds without balancing them.
         fixed_ratio (float or None): The norm of their gradient over that of the weighted sum of the balanced losses,
-            median over the first half of the checks.
+            median over the first checks.
 
     Example:
         >>> import counterpoise as cp

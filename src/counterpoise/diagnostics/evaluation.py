@@ -20,6 +20,8 @@ COLLAPSED_STEPS = 20
 STILL_DECADES = 0.1
 MOVED_DECADES = 1.0
 
+EARLY_CHECKS = 5  # gradient checks in which a fixed loss is compared with the balanced ones
+
 
 def loss_statistics(losses: Tensor, tasks: Sequence[str]) -> dict[str, Any]:
     """Return the statistics of the losses (steps, T), NaN where absent."""
@@ -87,7 +89,7 @@ def gradient_statistics(grams: Tensor, losses: Tensor, weights: Tensor | None) -
 def fixed_ratio(norms: Tensor, grams: Tensor, weights: Tensor) -> float | None:
     """Return the size of the gradient of the fixed losses relative to that of the weighted sum of the balanced ones.
 
-    The median over the first half of the checks; later a fixed loss may have been driven to zero.
+    The median over the first checks; later a fixed loss may have been driven to zero.
 
     Args:
         norms: norms of the gradient of all fixed losses, (checks,).
@@ -97,7 +99,7 @@ def fixed_ratio(norms: Tensor, grams: Tensor, weights: Tensor) -> float | None:
     grams = torch.where(torch.isfinite(grams), grams, 0.0)
     squares = torch.einsum("ci,cij,cj->c", weights, grams, weights)
     ratios = norms / squares.clamp_min(0).sqrt()
-    found = _median_or_none(ratios[: (len(ratios) + 1) // 2])
+    found = _median_or_none(ratios[:EARLY_CHECKS])
     return found if found and math.isfinite(found) else None
 
 

@@ -2,8 +2,8 @@
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 SATURATED = 0.98  # |z|/τ above which θ has little effect on its task, with three tasks
 SATURATED_SLOPE = 0.03  # ds/dθ at that point, in units of ς̄
@@ -44,7 +44,7 @@ class Measurements:
     norm_spread: float | None = None  # decades between the largest and the smallest gradient norm
     norm_spread_over_losses: float | None = None  # the same after dividing each norm by its loss
     norm_spread_weighted: float | None = None  # the same after multiplying each norm by its weight
-    fixed: tuple[str, ...] = ()  # losses that the balancer adds with a fixed factor
+    fixed: Mapping[str, float] = field(default_factory=dict)  # factors of the losses that the balancer does not balance
     fixed_ratio: float | None = None  # the size of their gradient relative to that of all balanced losses, at first
 
     @property

@@ -186,7 +186,7 @@ class Monitor:
         return Diagnosis(
             tasks=self.tasks,
             steps=len(losses),
-            fixed=tuple(getattr(self.balancer, "fixed", ())),
+            fixed=dict(getattr(self.balancer, "fixed", {})),
             gradients_requested=self._shared is not None,
             gradient_checks=len(self._grams),
             saturation_edge=self._saturation_edge(),

@@ -1,6 +1,6 @@
 """Sizes of the task gradients, for weightings that are computed from them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,10 @@ from ..inputs import Slots
 class Schedule(nn.Module):
     """Count the training steps; measurements are due in the first one and in every `every`-th after it.
 
-    The count is a Python number. A CUDA graph repeats the step that it has captured, so capture one graph with a
+    If batches do not have all tasks, the steps with each task are counted: otherwise a task that is in every second
+    batch would never be measured.
+
+    The counts are Python numbers. A CUDA graph repeats the step that it has captured, so capture one graph with a
     measurement and one without, under `hold`, and let `is_due` select the graph of each step.
     """
 
@@ -27,15 +30,28 @@ class Schedule(nn.Module):
             raise ValueError(f"every is {every!r}, expected a number of steps, 1 or more")
         self.every = every
         self.steps = 0
+        self.ages: dict[int, int] = {}  # number of steps with each task since its last measurement, inclusive
         self.held: bool | None = None  # the answer of `is_due` under `hold`
 
-    def is_due(self) -> bool:
-        """Count a step, and return whether a measurement is due in it."""
+    def is_due(self, given: Iterable[int] | None = None) -> bool:
+        """Count a step, and return whether a measurement is due in it.
+
+        Args:
+            given: the tasks of the step. By default, each step counts for all tasks.
+        """
         if self.held is not None:
             return self.held
         due = self.steps % self.every == 0
+        if given is not None:
+            slots = tuple(given)
+            due = any(self.ages.get(slot, self.every) >= self.every for slot in slots)
+            self.ages |= {slot: 1 if due else self.ages[slot] + 1 for slot in slots}
         self.steps += 1
         return due
+
+    def reset(self) -> None:
+        """Forget all steps."""
+        self.steps, self.ages = 0, {}
 
     @contextmanager
     def hold(self, due: bool) -> Iterator[None]:
@@ -46,11 +62,11 @@ class Schedule(nn.Module):
         finally:
             self.held = before
 
-    def get_extra_state(self) -> dict[str, int]:
-        return {"steps": self.steps}
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"steps": self.steps, "ages": dict(self.ages)}
 
     def set_extra_state(self, state: Any) -> None:
-        self.steps = int(state["steps"])
+        self.steps, self.ages = int(state["steps"]), dict(state.get("ages", {}))
 
 
 def measure_gradients(

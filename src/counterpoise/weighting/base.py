@@ -259,7 +259,9 @@ class Weighting(Balancer):
         **needs: Any,
     ) -> dict[str, Any]:
         """Compute task gradients if they are due, and pass them to `renew`. Return the inputs of `take_step`."""
-        if learning and self.schedule.is_due():
+        # In a process group, ranks with different tasks must measure in the same steps.
+        given = None if distributed.is_active(self.process_group) else self._slots if slots is None else slots
+        if learning and self.schedule.is_due(given):
             grads = measure_gradients(values, slots, inputs, place, counts, scale, self.process_group)
             with torch.no_grad():
                 self.renew(grads)
@@ -377,7 +379,7 @@ class Weighting(Balancer):
         if self.recent is not None:
             self.recent.fill_(torch.nan)
         if self.measures_gradients:
-            self.schedule.steps = 0
+            self.schedule.reset()
 
     def _mean_over_ranks(self, values: Tensor, counts: Tensor | None, learning: bool) -> tuple[Tensor, Tensor | None]:
         """Return the mean losses over ranks and this rank's share; without a process group, the losses and None."""
