@@ -76,7 +76,12 @@ def pinn_row() -> tuple[str, str, str]:
     gains = [f"{m}: {without_interval(m)}{f', but worse on {worse[m]}' if worse[m] else ''}" for m in methods]
     why = f"{'; '.join(gains)}; BPGS on losses: {without_interval('BPGS')}"
     losses = "are the residual and boundary terms of a PINN, trained for many thousand steps"
-    return losses, use, f"{why}. For few steps: `{usage(recipes()['LRA']).replace('tasks', '…')}`"
+    few = f"For few steps: `{usage(recipes()['LRA']).replace('tasks', '…')}`"
+    return (
+        losses,
+        use,
+        f"{why}. These can fail if a constant solves the residual (advection): use `cp.Static` there. {few}",
+    )
 
 
 def on_the_authors_plate() -> str:
@@ -114,6 +119,8 @@ def pinn_table() -> str:
         "On the [Kirchhoff plate](#the-plate), whose residual has the smallest gradient of all terms, LRA fails, and "
         f"so do larger factors on the conditions: {with_errors(('LRA', 'Sum', 'Sum ×10'), PLATE)}. If the same "
         f"residual is multiplied by a large constant, {on_the_authors_plate()}. The gradient norms before training do "
-        "not predict this: train with the plain sum first, and compare on held-out points."
+        "not predict this: train with the plain sum first, and compare on held-out points. If a constant solves the "
+        "residual and the boundary condition, as for [advection](recipes.md#an-equation-that-a-constant-solves), "
+        f"{join([s.method for s in chosen()], 'and')} can lose the initial condition, which the plain sum keeps."
     )
     return "\n".join([*lines, "", text])

@@ -49,6 +49,14 @@ def test_pinn_collapses_with_bpgs_and_a_warning_says_so() -> None:
         assert pinn.train(cp.BPGS(pinn.TASKS), steps=200) > 0.9
 
 
+def test_plain_sum_keeps_the_initial_condition_of_an_equation_that_a_constant_solves() -> None:
+    advection = load("advection")
+    assert advection.train(cp.Static(advection.TASKS), steps=600, seed=1) < 0.5
+    balancer = cp.BPGS(advection.TASKS, statistic="gradient")
+    with pytest.warns(cp.BalanceWarning, match="tasks 'residual' and 'boundary'"):
+        assert advection.train(balancer, steps=900, seed=1) > 0.95
+
+
 def test_vae_with_a_fixed_kl_term_uses_its_code() -> None:
     train = load("vae").train
     error, kl = train(cp.BPGS(["image", "number"], fixed={"kl": 0.01}), steps=150)

@@ -60,7 +60,8 @@ class BPGS(Weighting):
         every (int, optional): Number of steps between two measurements of the task gradients, for
             `statistic="gradient"`. Default: `10`.
         theta_gain (float, optional): Factor :math:`g_\theta` on the gradient of θ. With Adam it matters only through
-            ε and gradient clipping: clip θ separately from the network. Default: `100.0`.
+            ε and gradient clipping: clip θ separately from the network. With SGD it multiplies the learning rate of θ,
+            which then must be small: `param_groups(lr=1e-4)`. Default: `100.0`.
         margin (float, optional): Difference between :math:`\tau_T` and :math:`\sqrt{T - 1}`. With a negative margin
             the interval does not contain every loss. Default: `0.1`.
         eps_log (float, optional): Lower bound of the losses inside the logarithm. Default: `1e-8`.
