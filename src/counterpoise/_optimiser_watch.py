@@ -83,8 +83,8 @@ class _OptimiserWatch:
             )
 
     def _check_rate(self, balancer: "Balancer", optimizer: Optimizer, group: dict[str, Any]) -> None:
-        gain, lr = getattr(balancer, "theta_gain", 0.0), float(group["lr"])
-        if isinstance(optimizer, SGD) and gain * lr > LARGEST_SGD_RATE:
+        gain, lr = getattr(balancer, "theta_gain", 0.0), group.get("lr")
+        if isinstance(optimizer, SGD) and isinstance(lr, (int, float)) and gain * lr > LARGEST_SGD_RATE:
             name = type(balancer).__name__
             balancer._checks.warn(
                 "rate",
