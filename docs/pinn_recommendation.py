@@ -77,8 +77,10 @@ def pinn_row() -> tuple[str, str, str]:
     why = f"{'; '.join(gains)}; BPGS on losses: {without_interval('BPGS')}"
     losses = "are the residual and boundary terms of a PINN, trained for many thousand steps"
     few = f"For few steps: `{usage(recipes()['LRA']).replace('tasks', '…')}`"
-    constant = "These can fail if a constant solves the residual (advection): use `cp.Static` there"
-    return losses, use, f"{why}. {constant}. {few}"
+    fails = (
+        f"{join(methods, 'and')} can fail, too, if a constant solves the residual (advection): use `cp.Static` there"
+    )
+    return losses, use, f"{why}. {fails}. {few}"
 
 
 def on_the_authors_plate() -> str:

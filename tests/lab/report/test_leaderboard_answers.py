@@ -37,7 +37,7 @@ def test_answers_follow_the_numbers(board: dict[str, WorldStandings], physics: W
     assert pinn.code == ('cp.LRA(tasks, reference="residual")', 'cp.DCGD(tasks, residual="residual")')
     assert pinn.note == (
         "Against the plain sum, LRA: error 10 × lower; DCGD: error 20 × lower. BPGS on losses fails. "
-        "These can fail if a constant solves the residual (advection): use the plain sum there."
+        "LRA and DCGD can fail, too, if a constant solves the residual (advection): use the plain sum there."
     )
     assert pinn.text.startswith("Against the plain sum, LRA: error 10 × lower; DCGD: error 20 × lower.")
     assert pinn_steps(physics.world) in physics.world.situation
@@ -70,7 +70,7 @@ def test_methods_for_pinns_are_chosen_by_mean_rank_over_the_equations() -> None:
     assert not worse_problems(standings, "Nash-MTL")
     (pinn, *_) = answers([standings], costs)
     assert pinn.short == "Nash-MTL (one backward pass per loss); cheaper: LRA.", "the better one comes first"
-    assert "LRA: error 4.1 × lower, but worse on the Burgers equation. These can fail" in pinn.note
+    assert "LRA: error 4.1 × lower, but worse on the Burgers equation. Nash-MTL and LRA" in pinn.note
     assert "], from 2.0 × lower (Burgers equation) to 20 × lower (" in pinn.text
     assert "Nash-MTL against LRA: error 2.3 × lower [" in pinn.text
     assert "Burgers equation: LRA is worse than the plain sum, error 50 % higher [" in pinn.text

@@ -176,7 +176,9 @@ def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
     if "BPGS on losses" in collapsed:
         more = f", as {'does' if others == 1 else 'do'} {others} more method{'s' * (others > 1)}" if others else ""
         note += f" BPGS on losses fails{more}."
-    note += " These can fail if a constant solves the residual (advection): use the plain sum there."
+    note += (
+        f" {join(names, 'and')} can fail, too, if a constant solves the residual (advection): use the plain sum there."
+    )
     compared = [f"{s.method}: {format_estimate(world, s.against_sum)}" for s in chosen]
     compared[0] += _range_of_problems(standings, names[0])
     text = f"Against the plain sum, {'; '.join(compared)}. "
