@@ -7,15 +7,15 @@ waits for the device. Compiled and captured steps are not checked.
 
 import sys
 import warnings
-from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf, isfinite, isnan, nan
+from math import inf, isfinite, isnan
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import torch
 from torch import Tensor
 
+from ._loss_history import COLLAPSE_STEPS, DOMINANT_SHARE, STANDSTILL, STANDSTILL_OF_GRADIENTS, LossHistory
 from ._optimiser_watch import release_hook, watch_optimisers
 from .inputs import Losses, find_constants, has_samples
 
@@ -25,35 +25,15 @@ if TYPE_CHECKING:
 FIRST_STEPS = 8  # every one of these steps is checked on the CPU
 GAPS = range(16, 33)  # later gaps between two checks are random, so that they do not coincide with a period of the data
 GAPS_ON_DEVICE = range(24, 41)
-DOMINANT_SHARE = 0.999  # share of all weights above which one task dominates
-COLLAPSE_STEPS = 100  # steps for which one task must dominate
-COLLAPSE_FALL = 0.01  # how far its loss must fall, absolutely and relative to the fall of every other loss
-NEGLIGIBLE = 0.001  # how small it must be next to every other loss; UW-SO gives all the weight to larger ones, too
-EARLY_LOOKS, RECENT_LOOKS = 2, 3  # losses are averaged over this number of checks, COLLAPSE_STEPS ago and now
-ZERO_LOOKS, ZERO_SHARE = 10, 0.05  # checks, and share of them, in which the dominant loss is exactly 0
-ZERO_COLLAPSE_STEPS = 500  # steps for which such a loss must dominate, because it may be 0 in some batches only
 MISSING_STEPS = 100  # consecutive steps without a finite loss
 NEVER_GIVEN_STEPS = 500  # steps after which a loss that was not given yet is reported
 EVALUATIONS = 100  # calls in evaluation mode, before the first training step
 REPLICAS = 64  # of a stack of replicas, the first ones are checked
-COLLECTED_ROUNDS = 4  # batches per task in which the tasks of a loop with memory=True are looked for
 INTERNAL = ("counterpoise", "torch")  # packages whose lines a warning does not name
 
 
 Values: TypeAlias = Tensor | list[float]
 """Losses or weights: a tensor (…, T), or the numbers of a single vector."""
-
-
-class Standstill(NamedTuple):
-    """Fractions of its earlier values above which a loss is not being trained."""
-
-    of_recent: float  # of its value COLLAPSE_STEPS ago
-    of_first: float  # of its first value
-
-
-STANDSTILL = Standstill(of_recent=0.92, of_first=0.1)
-# Stricter, because a large weight may compensate for a short gradient while all tasks are trained.
-STANDSTILL_OF_GRADIENTS = Standstill(of_recent=0.97, of_first=0.5)
 
 
 class BalanceWarning(UserWarning):
@@ -72,7 +52,7 @@ class StepChecks:
         self.next_look = 1
         self._random = Random(0)
         self._warned: set[str] = set()
-        self._rows: list[_RowHistory] = []
+        self._rows: list[LossHistory] = []
         self._evaluations = 0
         self._broken_fixed: dict[str, int] = {}  # since when each fixed loss is not finite
         self.not_given: set[int | str] | None = None  # tasks and fixed losses not given so far; None before a step
@@ -191,7 +171,7 @@ class StepChecks:
         """
         values, shares = _rows(losses), _rows(weights)
         if not self._rows:
-            self._rows = [_RowHistory() for _ in values]
+            self._rows = [LossHistory() for _ in values]
         for history, row, row_weights in zip(self._rows, values, shares, strict=True):
             complete = isfinite(sum(row))
             if balancer.requires_positive_losses and not (complete and min(row) >= 0):
@@ -207,12 +187,7 @@ class StepChecks:
                     self.next_look = self.steps + 1  # it may have the other tasks
                     continue
                 row, row_weights = collected
-            history.looks += 1
-            # The sum of absolute values is not smaller.
-            if sum(sorted(row_weights)[-2:]) > DOMINANT_SHARE * sum(row_weights):
-                self._check_collapse(balancer, step, history, row, row_weights)
-            else:
-                history.clear()
+            self._check_collapse(balancer, step, history, row, row_weights)
 
     def _check_given(self, balancer: "Balancer") -> None:
         last = balancer._last
@@ -252,7 +227,7 @@ class StepChecks:
                 f"or use cp.Static or a gradient-space method such as cp.CAGrad",
             )
 
-    def _check_missing(self, balancer: "Balancer", step: int, history: "_RowHistory") -> None:
+    def _check_missing(self, balancer: "Balancer", step: int, history: "LossHistory") -> None:
         if step - history.empty_since + 1 >= MISSING_STEPS:
             message = f"no task had a finite loss in {MISSING_STEPS} consecutive training steps: nothing is trained"
             self.warn("no task", message)
@@ -267,7 +242,7 @@ class StepChecks:
                 )
 
     def _check_collapse(
-        self, balancer: "Balancer", step: int, history: "_RowHistory", losses: list[float], weights: list[float]
+        self, balancer: "Balancer", step: int, history: "LossHistory", losses: list[float], weights: list[float]
     ) -> None:
         in_loss_space = hasattr(balancer, "max_ratio")  # the class cannot be imported here: it imports this module
         compares_gradients = not in_loss_space or getattr(balancer, "measures_gradients", False)
@@ -353,116 +328,3 @@ def _add_other_ranks(losses: Tensor, last: "StepRecord") -> Tensor:
     for slot in set(range(losses.shape[-1])).difference(last.given):
         filled[..., slot] = last.mean[..., slot]
     return filled
-
-
-class _RowHistory:
-    """What the checks remember of one row of losses."""
-
-    def __init__(self) -> None:
-        self.first: list[float] = []  # first finite loss of each task, NaN before
-        self.missing_since: dict[int, int] = {}  # since when each given loss is not finite
-        self.empty_since: float = inf  # since when no loss is finite
-        self.is_complete = False  # whether all first losses are known, and the losses of the last check were finite
-        self.dominance = [_Dominance(1), _Dominance(2)]  # of one task, and of two together
-        self.looks = 0  # number of checks
-        self.zero_looks: Counter[int] = Counter()  # of them, those in which a task dominated with a loss of exactly 0
-        self._collected: dict[int, tuple[float, float]] = {}  # loss and weight of each task that `collect` has seen
-        self._collected_steps = 0
-
-    def is_missing(self, step: int, given: Sequence[int], losses: list[float]) -> bool:
-        """Record the losses; return whether a given loss, or every loss, is not finite."""
-        if not self.first or not isfinite(sum(self.first)):
-            known = self.first or losses
-            self.first = [new if not isfinite(old) else old for old, new in zip(known, losses, strict=True)]
-        self.is_complete = isfinite(sum(losses))
-        if self.is_complete:
-            self.missing_since, self.empty_since = {}, inf
-            return False
-        missing = [slot for slot in given if not isfinite(losses[slot])]
-        self.missing_since = {slot: self.missing_since.get(slot, step) for slot in missing}
-        empty = not any(map(isfinite, losses))
-        self.empty_since = min(self.empty_since, step) if empty else inf
-        return empty or bool(missing)
-
-    def collect(self, losses: list[float], weights: list[float]) -> tuple[list[float], list[float]] | None:
-        """Return losses and weights of consecutive batches that have some tasks each; None if more are needed."""
-        self._collected |= {s: (loss, weights[s]) for s, loss in enumerate(losses) if isfinite(loss)}
-        self._collected_steps += 1
-        if len(self._collected) < len(losses) and self._collected_steps < COLLECTED_ROUNDS * len(losses):
-            return None
-        pairs = [self._collected.get(slot, (nan, 0.0)) for slot in range(len(losses))]
-        self._collected, self._collected_steps = {}, 0
-        return [loss for loss, _ in pairs], [weight for _, weight in pairs]
-
-    def clear(self) -> None:
-        """Note that no task dominates."""
-        for each in self.dominance:
-            each.slots = ()
-
-    def find_dominant(
-        self, step: int, losses: list[float], weights: list[float], standstill: Standstill
-    ) -> tuple[int, ...]:
-        """Return the one or two tasks to which training collapses; none if it does not."""
-        single, _ = [each.update(step, losses, weights) for each in self.dominance]
-        for slot in single:
-            self.zero_looks[slot] += losses[slot] == 0
-        found = (each.collapsed(step, self.first, standstill) for each in self.dominance)
-        return next(filter(None, found), ())
-
-    def find_often_zero(self, step: int) -> int | None:
-        """Return the task that dominated with a loss of 0 in many checks, or None."""
-        needed = max(ZERO_LOOKS, ZERO_SHARE * self.looks)
-        often = [slot for slot, count in self.zero_looks.items() if count >= needed]
-        return often[0] if often and step >= COLLAPSE_STEPS else None
-
-
-class _Dominance:
-    """The tasks, of a given number, that together have nearly all the weight, and the losses since they have it."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.slots: tuple[int, ...] = ()
-        self._since = 0
-        self._looks: deque[tuple[int, list[float]]] = deque()  # step and losses of the last COLLAPSE_STEPS steps
-
-    def update(self, step: int, losses: list[float], weights: list[float]) -> tuple[int, ...]:
-        """Record a check, and return the tasks."""
-        largest = sorted(sorted(range(len(weights)), key=weights.__getitem__)[-self.number :])
-        enough = sum(weights[slot] for slot in largest) > DOMINANT_SHARE * sum(map(abs, weights))
-        slots = tuple(largest) if enough and sum(map(isfinite, losses)) > self.number else ()
-        if slots != self.slots:
-            self.slots, self._since = slots, step
-            self._looks.clear()
-        if slots:
-            self._looks.append((step, losses))
-            while len(self._looks) > 1 and step - self._looks[1][0] >= COLLAPSE_STEPS:
-                self._looks.popleft()
-        return slots
-
-    def collapsed(self, step: int, first: list[float], standstill: Standstill) -> tuple[int, ...]:
-        """Return the tasks if training collapses to them, given the first loss of each task."""
-        if not self.slots or len(self._looks) <= RECENT_LOOKS:
-            return ()
-        last = self._looks[-1][1]
-        is_zero = any(last[slot] == 0 for slot in self.slots)
-        if step - self._since < (ZERO_COLLAPSE_STEPS if is_zero else COLLAPSE_STEPS):
-            return ()
-        now = {slot: self._mean_loss(slot, recent=True) for slot in self.slots}
-        if not all(0 <= now[slot] <= COLLAPSE_FALL * first[slot] and first[slot] for slot in self.slots):
-            return ()
-        largest, fall = max(now.values()), max(now[slot] / first[slot] for slot in self.slots)
-        others = [other for other, loss in enumerate(last) if other not in self.slots and isfinite(loss)]
-        is_negligible = all(NEGLIGIBLE * self._mean_loss(other, recent=True) >= largest for other in others)
-        is_alone = all(self._stands_still(other, first[other], fall, standstill) for other in others)
-        return self.slots if is_negligible and is_alone else ()
-
-    def _stands_still(self, slot: int, first: float, fall: float, standstill: Standstill) -> bool:
-        """Return whether a loss has hardly decreased, and far less than `fall` since the first step."""
-        now, before = self._mean_loss(slot, recent=True), self._mean_loss(slot, recent=False)
-        return now >= max(standstill.of_recent * before, standstill.of_first * first, fall / COLLAPSE_FALL * first)
-
-    def _mean_loss(self, slot: int, recent: bool) -> float:
-        """Return a loss averaged over the last checks, or over those COLLAPSE_STEPS ago; NaN if it was absent."""
-        looks = [losses[slot] for _, losses in self._looks]
-        finite = [loss for loss in (looks[-RECENT_LOOKS:] if recent else looks[:EARLY_LOOKS]) if isfinite(loss)]
-        return sum(finite) / len(finite) if finite else nan

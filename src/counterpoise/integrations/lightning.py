@@ -70,8 +70,7 @@ class Balanced:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        order = [base.__name__ for base in cls.__mro__]
-        if "LightningModule" in order[: order.index("Balanced")]:
+        if any(base.__name__ == "LightningModule" for base in cls.__mro__[: cls.__mro__.index(Balanced)]):
             raise TypeError(
                 f"LightningModule precedes Balanced in the bases of {cls.__name__}, so that its hooks replace those of "
                 f"Balanced: list Balanced first"
