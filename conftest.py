@@ -60,6 +60,7 @@ pytest_plugins = ["helpers.browser"]
 
 os.environ.setdefault("DDE_BACKEND", "pytorch")  # otherwise, importing DeepXDE writes to the home folder
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # a pool of compilers takes longer to start than it saves
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")  # finding the vector instructions takes 10 seconds per worker
 torch.set_num_threads(1)  # one worker per core, and small tensors gain nothing from a second thread
 
 gc.disable()  # nothing is garbage while tests are collected, and looking for it takes seconds
@@ -93,6 +94,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    gc.set_threshold(100_000)  # the default costs a fifth of the time in which Sphinx builds the site
     gc.enable()
 
 

@@ -56,13 +56,18 @@ def test_bpgs_compiles_once_and_agrees_with_eager(variant: dict[str, object]) ->
                     torch.testing.assert_close(grad, parameter.grad, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in cp.methods("loss") if name != "bpgs"])
-def test_every_method_compiles_once(name: str) -> None:
-    fast, slow = cp.make(name, 3), cp.make(name, 3)
+def make(name: str) -> cp.Balancer:
+    balancer = cp.make(name, 3)
     if name == "dtp":
-        for balancer in (fast, slow):
-            balancer(torch.ones(3), kpis=[0.9, 0.5, 0.2])
-    compiled = torch.compile(fast, fullgraph=True)
+        balancer(torch.ones(3), kpis=[0.9, 0.5, 0.2])
+    return balancer
+
+
+@pytest.mark.parametrize("name", cp.methods("loss"))
+def test_every_method_compiles_once(name: str) -> None:
+    """The graph is run without Inductor, which takes several seconds per method."""
+    fast, slow = make(name), make(name)
+    compiled = torch.compile(fast, fullgraph=True, backend="aot_eager")
     generator = torch.Generator().manual_seed(0)
     with torch._dynamo.config.patch(error_on_recompile=True):
         for _ in range(3):
@@ -79,6 +84,23 @@ def test_every_method_compiles_once(name: str) -> None:
                 balancer.epoch_end()
 
 
+def test_all_methods_compiled_together_by_inductor_agree_with_eager() -> None:
+    names = cp.methods("loss")
+    fast, slow = [make(name) for name in names], [make(name) for name in names]
+    compiled = torch.compile(lambda losses: torch.stack([b(x) for b, x in zip(fast, losses, strict=True)]))
+    for seed in range(2):
+        losses = torch.rand(len(names), 3, generator=torch.Generator().manual_seed(seed)) + 0.1
+        one, two = losses.clone().requires_grad_(), losses.clone().requires_grad_()
+        value, expected = compiled(one), torch.stack([b(x) for b, x in zip(slow, two, strict=True)])
+        value.sum().backward()
+        expected.sum().backward()
+        torch.testing.assert_close(value, expected)
+        torch.testing.assert_close(one.grad, two.grad)
+        for balancer in (*fast, *slow):
+            balancer.step_end(torch.ones(3))
+            balancer.epoch_end()
+
+
 @pytest.mark.parametrize("kind", ["mapping", "sequence", "missing", "none"])
 def test_every_input_format_compiles(kind: str) -> None:
     fast, slow = cp.BPGS(["a", "b", "c"]), cp.BPGS(["a", "b", "c"])
@@ -92,7 +114,7 @@ def test_every_input_format_compiles(kind: str) -> None:
             "none": (a, None, c),
         }[kind]
 
-    compiled = torch.compile(lambda x: fast(losses(x)), fullgraph=True)
+    compiled = torch.compile(lambda x: fast(losses(x)), fullgraph=True, backend="aot_eager")
     with torch._dynamo.config.patch(error_on_recompile=True):
         for seed in range(3):
             one = torch.rand(3, generator=torch.Generator().manual_seed(seed)).requires_grad_()
