@@ -138,7 +138,7 @@ def test_fairgrad(alpha: float) -> None:
 
 def test_nash() -> None:
     agreed = 0
-    for j, gram in MATRICES[::4]:  # all values of T; torchjd takes up to a second for each
+    for j, gram in MATRICES[::8]:  # all values of T; torchjd takes up to a second for each
         aggregator = torchjd.NashMTL(n_tasks=len(j), max_norm=0.0, optim_niter=20)
         theirs = torch.as_tensor(aggregator.weighting(j), dtype=torch.float64)
 
@@ -146,7 +146,7 @@ def test_nash() -> None:
             return ((gram @ w) * w - 1).abs().amax()
 
         agreed += compare("nash", f.nash_weights(gram), theirs, off)
-    assert agreed >= 10
+    assert agreed >= 5
 
 
 def test_mean_of_pcgrad() -> None:

@@ -1,4 +1,4 @@
-"""A toy problem: two regressions on shared features, one loss 100 times the other, trained for 80 steps."""
+"""A toy problem: two regressions on shared features, one loss 100 times the other, trained for 50 steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import counterpoise as cp
 
-STEPS, EPOCH = 80, 10
+STEPS, EPOCH = 50, 10
 
 
 def problem() -> tuple[nn.Module, Tensor, Tensor]:

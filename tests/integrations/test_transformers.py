@@ -105,8 +105,10 @@ def test_same_training_as_without_the_trainer(method: str, accumulate: int, tmp_
     assert_same_state(trainer.balancer, own, 1e-5)
 
 
-@pytest.mark.parametrize(("method", "steps"), [("bpgs", 6), ("hybrid", 6), ("dwa", 9)])
-@pytest.mark.parametrize("epoch", [3, 6])  # steps per epoch: the checkpoint is at the end of an epoch or within one
+# Epochs of three or six steps: the checkpoint after three is at the end of an epoch or within one.
+@pytest.mark.parametrize(
+    ("method", "steps", "epoch"), [("bpgs", 6, 3), ("bpgs", 6, 6), ("hybrid", 6, 3), ("dwa", 9, 6)]
+)
 def test_resuming_is_exact(method: str, steps: int, epoch: int, tmp_path: Path) -> None:
     options: dict[str, Any] = {"max_steps": steps, "per_device_train_batch_size": 24 // epoch}
     whole = make_trainer(tmp_path / "whole", method, **options)

@@ -223,7 +223,7 @@ def test_killed_batches_resume_with_identical_results(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("problem", OBJECTIVES)
 def test_bpgs_ignores_the_input_and_warns_and_the_plain_sum_does_not(problem: str) -> None:
-    schedule = replace(SHORT, epochs=20, batch_size=64)
+    schedule = replace(SHORT, epochs=15, batch_size=64)
     plain, bpgs = (replace(run(problem, METHODS[name]), schedule=schedule) for name in ("Sum", "BPGS"))
     with pytest.warns(BalanceWarning, match="BPGS has given task 'penalty' more than 99.9%"):
         assert train_to_end(bpgs).results()[0]["metrics"]["error_share"] > 0.9

@@ -229,8 +229,8 @@ def test_the_result_of_another_run_is_rejected(tmp_path: Path) -> None:
 
 
 def test_all_runs_have_distinct_folders() -> None:
-    runs = [cell.run for study in STUDIES.values() for cell in study.grid()]
-    assert len({run.key for run in runs}) == len(set(runs)) > 10_000
+    runs = [cell.run for study in STUDIES.values() for cell in study.grid(seeds=[42])]
+    assert len({run.key for run in runs}) == len(set(runs)) > 1000
     assert runs[0].key == replace(runs[0], seed=runs[0].seed).key
 
 
