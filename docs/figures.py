@@ -47,10 +47,10 @@ def score_by_factor(dark: bool = False) -> Figure:
     """Plot the recorded macro score of five methods against the factor on one loss."""
     methods = {
         "BPGS": ("BPGS", "#58A6FF" if dark else "#0072B2", "o-", 2.6),
-        "cagrad": ("CAGrad", "#D2A8FF" if dark else "#8250A8", "s-", 1.4),
+        "CAGrad": ("CAGrad", "#D2A8FF" if dark else "#8250A8", "s-", 1.4),
         "PCGrad": ("PCGrad", "#56D4A0" if dark else "#00845F", "^-", 1.4),
         "Kendall": ("Kendall", "#FFA657" if dark else "#D55E00", "D-", 1.4),
-        "static": ("plain sum", "#9DA7B3" if dark else "#6E7781", "v-", 1.4),
+        "Sum": ("plain sum", "#9DA7B3" if dark else "#6E7781", "v-", 1.4),
     }
     factors = ("×1", "×10", "×100", "×1000")
     recorded = read_first_table(SCORES)
@@ -59,7 +59,7 @@ def score_by_factor(dark: bool = False) -> Figure:
     for method, (label, colour, style, width) in methods.items():
         scores = [recorded[method, factor].mean for factor in factors]
         axis.plot(range(4), scores, style, color=colour, linewidth=width, markersize=5)
-        label, nudge = f"{scores[-1]:.3f}  {label}", (10, -2 if method == "cagrad" else 2)
+        label, nudge = f"{scores[-1]:.3f}  {label}", (10, -2 if method == "CAGrad" else 2)
         text = axis.annotate(label, (3, scores[-1]), nudge, textcoords="offset points", color=colour, va="center")
         text.set(annotation_clip=False, fontweight="bold" if method == "BPGS" else "normal")
     axis.set_xticks(range(4), factors)

@@ -109,9 +109,9 @@ def score_table() -> str:
         "conflict": ("beyond-heterogeneous", "conflict"),
     }
     methods = {
-        "Static": "static", "First loss": "first-loss", "BPGS": "BPGS", "UW-O": "uw-o", "FAMO": "famo",
-        "Kendall": "Kendall", "IMTL-L": "imtl-l", "UW-SO": "UWSO", "PCGrad": "PCGrad", "CAGrad": "cagrad",
-        "MGDA": "mgda", "Nash-MTL": "nash-mtl", "IMTL-G": "imtl-g",
+        "Static": "Sum", "First loss": "First loss", "BPGS": "BPGS", "UW-O": "UW-O", "FAMO": "FAMO",
+        "Kendall": "Kendall", "IMTL-L": "IMTL-L", "UW-SO": "UWSO", "PCGrad": "PCGrad", "CAGrad": "CAGrad",
+        "MGDA": "MGDA", "Nash-MTL": "Nash-MTL", "IMTL-G": "IMTL-G",
         "BPGS + PCGrad": "BPGS + PCGrad", "BPGS + CAGrad": "BPGS + CAGrad",
         "First loss + CAGrad": "First loss + CAGrad",
     }  # fmt: skip

@@ -74,8 +74,8 @@ def test_rates_are_chosen_at_seeds_that_are_not_counted() -> None:
         return 0.9 if seed < 45 else 0.1
 
     seeds = range(42, 52)
-    first = study_frame(study.name, {"static": 0, "BPGS": 0}, good_at_first, seeds, lr=0.001)
-    second = study_frame(study.name, {"static": 0, "BPGS": 0}, lambda m, c, s: 0.8, seeds, lr=0.01)
+    first = study_frame(study.name, {"Sum": 0, "BPGS": 0}, good_at_first, seeds, lr=0.001)
+    second = study_frame(study.name, {"Sum": 0, "BPGS": 0}, lambda m, c, s: 0.8, seeds, lr=0.01)
     kept = at_chosen_rates(study, pd.concat([first, second]))
     assert set(kept["lr"]) == {0.001}
     assert set(kept["seed"]) == set(range(45, 52))
@@ -123,9 +123,7 @@ def test_step_times_are_those_of_the_benchmarks() -> None:
 
 def test_methods_have_one_name_in_all_studies() -> None:
     names = {name: method_labels(STUDIES[name]) for world in WORLDS for name in world.studies}
-    assert (
-        names["tabular"]["Static"] == names["beyond-rescaling"]["static"] == names["pinn-helmholtz"]["Sum"] == PLAIN_SUM
-    )
+    assert names["tabular"]["Static"] == names["beyond-rescaling"]["Sum"] == names["pinn-helmholtz"]["Sum"] == PLAIN_SUM
     assert names["nyuv2"]["UWSO"] == names["beyond-rescaling"]["UWSO"] == names["pinn-helmholtz"]["UW-SO"] == "UW-SO"
     assert names["beyond-rescaling"]["aligned-mtl"] == names["pinn-helmholtz"]["Aligned-MTL"] == "Aligned-MTL"
     assert names["pinn-helmholtz"]["DCGD + LRA"] == "LRA + DCGD"

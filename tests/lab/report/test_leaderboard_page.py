@@ -38,7 +38,7 @@ def test_methods_are_described_with_their_settings_and_other_names(physics: Worl
 
 
 def test_the_same_problems_with_adamw_are_a_check_and_no_world() -> None:
-    scores = {"static": 0.5, "BPGS": 0.6, "Kendall": 0.55, "UWSO": 0.4}
+    scores = {"Sum": 0.5, "BPGS": 0.6, "Kendall": 0.55, "UWSO": 0.4}
     adam, adamw = (
         study_frame(name, scores, lambda m, c, s: scores[m] * (1 + s * scores[m] / 99), range(42, 49))
         for name in ("beyond-rescaling", "beyond-rescaling-adamw")
@@ -66,7 +66,7 @@ def test_pictures_show_gains_curves_and_solutions(board: dict[str, WorldStanding
     assert tables.caption == "BPGS against the plain sum on 17 problems"
     assert len(tables.bars) == 17
     assert all(bar.gain and bar.y + bar.height == pytest.approx(tables.zero) for bar in tables.bars)
-    study, methods = STUDIES["beyond-rescaling"], {"static": 0, "BPGS": 0, "Kendall": 0}
+    study, methods = STUDIES["beyond-rescaling"], {"Sum": 0, "BPGS": 0, "Kendall": 0}
     frame = study_frame(study.name, methods, lambda m, c, s: 0.9 - 0.1 * (m != "BPGS") * len(c), range(42, 52))
     (synthetic,) = leaderboard({study.name: frame})
     picture = card_picture(synthetic, {})

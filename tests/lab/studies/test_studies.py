@@ -21,7 +21,7 @@ from counterpoise.lab.engine.balancer_groups import build_balancer
 from counterpoise.lab.metrics import task_types
 from counterpoise.lab.report import Report
 from counterpoise.lab.studies import STUDIES, find_study
-from counterpoise.lab.studies.all_methods import RECORDED
+from counterpoise.lab.studies.all_methods import LABELS
 from counterpoise.lab.studies.base import BPGS, UWSO
 from counterpoise.lab.studies.select import parse_seeds, select_cells
 
@@ -165,7 +165,7 @@ def test_scores_equal_those_of_scikit_learn() -> None:
 def test_studies_of_all_methods_exclude_methods_with_extra_data() -> None:
     methods = STUDIES["beyond-scale-stress"].methods
     names = {method.name for method in methods.values()}
-    assert names == set(RECORDED) <= set(cp.methods()) - {"auto-lambda", "dtp"}
+    assert names == set(LABELS) <= set(cp.methods()) - {"auto-lambda", "dtp"}
     assert {"BPGS + PCGrad", "BPGS + CAGrad", "BPGS + Nash-MTL"} <= set(methods)
     for method in methods.values():
         assert build_balancer(method, ("a", "b", "c"), [1, 2]).tasks

@@ -12,36 +12,55 @@ from .base import BPGS, BPGS_RAW, BPGS_RAW_LABEL, KENDALL, KENDALL_L1, PCGRAD, U
 
 RATES = (1e-3, 3e-3, 1e-2)
 
-RECORDED = (
-    *("aligned-mtl", "bpgs", "cagrad", "db-mtl", "dwa", "ema-uw-o", "excess-mtl", "fairgrad", "famo"),
-    *("first-loss", "gls", "grad-normalise", "graddrop", "gradnorm", "gradnorm-proxy", "gradvac", "imtl", "imtl-g"),
-    *("imtl-l", "kendall", "kendall-l1", "mgda", "moco", "nash-mtl", "pcgrad", "rlw", "sdmgrad", "static", "stch"),
-    *("upgrad", "uw-o", "uw-so"),
-)
-"""Methods with recorded runs (results/beyond), in alphabetical order. Add a method together with its runs.
+LABELS = {
+    "aligned-mtl": "Aligned-MTL",
+    "bpgs": "BPGS",
+    "cagrad": "CAGrad",
+    "db-mtl": "DB-MTL",
+    "dwa": "DWA",
+    "ema-uw-o": "EMA-UW-O",
+    "excess-mtl": "Excess-MTL",
+    "fairgrad": "FairGrad",
+    "famo": "FAMO",
+    "first-loss": "First loss",
+    "gls": "GLS",
+    "grad-normalise": "Gradient normalisation",
+    "graddrop": "GradDrop",
+    "gradnorm": "GradNorm",
+    "gradnorm-proxy": "GradNormProxy",
+    "gradvac": "GradVac",
+    "imtl": "IMTL",
+    "imtl-g": "IMTL-G",
+    "imtl-l": "IMTL-L",
+    "kendall": "Kendall",
+    "kendall-l1": "Kendall+ℓ1",
+    "mgda": "MGDA",
+    "moco": "MoCo",
+    "nash-mtl": "Nash-MTL",
+    "pcgrad": "PCGrad",
+    "rlw": "RLW",
+    "sdmgrad": "SDMGrad",
+    "static": "Sum",
+    "stch": "STCH",
+    "upgrad": "UPGrad",
+    "uw-o": "UW-O",
+    "uw-so": "UWSO",
+}
+"""Name → label of the methods with recorded runs (results/beyond). Add a method together with its runs.
 
 DTP and Auto-Lambda are left out: with their indicators or second batch they would see data that the others do not see.
 """
 
-PAPER_NAMES = {
-    "bpgs": ("BPGS", BPGS),
-    "kendall": ("Kendall", KENDALL),
-    "kendall-l1": ("Kendall+ℓ1", KENDALL_L1),
-    "uw-so": ("UWSO", UWSO),
-    "pcgrad": ("PCGrad", PCGRAD),
-}
+PAPER_RECIPES = {"bpgs": BPGS, "kendall": KENDALL, "kendall-l1": KENDALL_L1, "uw-so": UWSO, "pcgrad": PCGRAD}
 
 
 def all_methods() -> Mapping[str, Recipe]:
     """Return the recipes of all recorded methods, of forms of BPGS, and of hybrids with BPGS or the first losses."""
-    recipes: dict[str, Recipe] = {}
-    for name in RECORDED:
-        label, method = PAPER_NAMES.get(name, (name, recipe(name, clip=5.0)))
-        recipes[label] = method
+    recipes = {label: PAPER_RECIPES.get(name, recipe(name, clip=5.0)) for name, label in LABELS.items()}
     recipes[BPGS_RAW_LABEL] = BPGS_RAW
     recipes["BPGS (gradient)"] = recipe("bpgs", clip=5.0, statistic="gradient")
-    for name, label in (("pcgrad", "PCGrad"), ("cagrad", "CAGrad"), ("nash-mtl", "Nash-MTL")):
-        recipes[f"BPGS + {label}"] = recipe(name, weighting=BPGS)
+    for name in ("pcgrad", "cagrad", "nash-mtl"):
+        recipes[f"BPGS + {LABELS[name]}"] = recipe(name, weighting=BPGS)
     recipes["First loss + CAGrad"] = recipe("cagrad", weighting=recipe("first-loss"))
     return recipes
 
