@@ -82,11 +82,11 @@ class StepChecks:
             self.not_given.difference_update(tasks, fixed)
 
     def note_evaluation(self, balancer: "Balancer") -> None:
-        """Count a call in evaluation mode; warn after many without a training step, if the balancer has a state."""
+        """Count a call in evaluation mode; warn after many without a training step, if the balancer would adapt."""
         if self.steps or not torch.is_grad_enabled():
             return
         self._evaluations += 1
-        if self._evaluations == EVALUATIONS and balancer.state_dict():
+        if self._evaluations == EVALUATIONS and getattr(balancer, "has_state", True) and balancer.state_dict():
             self.warn(
                 "evaluation",
                 f"{type(balancer).__name__} was in evaluation mode in all of its first {EVALUATIONS} calls with "

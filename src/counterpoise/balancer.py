@@ -316,12 +316,16 @@ class Balancer(Float32State, ABC):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Refuse the state of another method or of other tasks. A state without that information is accepted."""
+        """Load a state, and forget the last step. Refuse the state of another method or of other tasks.
+
+        A state without that information is accepted.
+        """
         mismatch = self._mismatch(local_metadata.get("method"), local_metadata.get("tasks"))
         if mismatch:
             place = f" of {prefix[:-1]!r}" if prefix else ""
             error_msgs.append(f"the state{place} {mismatch}. load_state_dict(dict(state)) skips this check")
             return
+        self._last = StepRecord()
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )

@@ -285,6 +285,7 @@ class Aggregation(GradientStatistics):
                 weighed,  # type: ignore[arg-type]
                 shared=shared,
                 features=features,
+                counts=counts,
                 scaler=scaler,
                 retain_graph=retain,
                 **own,

@@ -32,7 +32,8 @@ class GradNormProxy(Aggregation):
 
     .. math:: w_i = T \frac{1 / e_i}{\sum_j 1 / e_j}, \qquad e_i = \max(\|g_i\|^2, 10^{-4})
 
-    The weights are 1 before the first update. They multiply the losses, heads included.
+    The weights are 1 before the first update. They multiply the losses, heads included. With `heads="own"`, they do not
+    apply to the heads, and every step has one backward pass per task.
 
     It computes the norms in its own backward passes, those that also train the network, so it cannot be the `weighting`
     of another method; `GradNormalise` with `exponent=2` can.
@@ -120,7 +121,7 @@ class GradNormProxy(Aggregation):
         self._steps = 0
 
     def needs_task_gradients(self, context: StepContext) -> bool:
-        return self._is_update_step()
+        return self.heads == "own" or self._is_update_step()
 
     def multipliers(self, losses: Tensor, learning: bool) -> Tensor | None:
         if learning and self.every > 1 and is_captured(losses):
@@ -129,9 +130,11 @@ class GradNormProxy(Aggregation):
                 "capture cp.GradNormalise(tasks, exponent=2) under balancer.schedule.hold, or pass every=1"
             )
         self._steps += learning
-        return None if self._is_update_step() else self.task_weights
+        return None if self.heads == "own" or self._is_update_step() else self.task_weights
 
     def solve(self, gram: Tensor, context: StepContext) -> Tensor:
+        if not self._is_update_step():  # with heads="own", whose gradients the weights must not change
+            return self.task_weights.to(gram.dtype)
         weights = gradnorm_proxy_weights(gram)
         if context.learning:
             due = context.present & self._may_update(gram, context)

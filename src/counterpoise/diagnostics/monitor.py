@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import gradients
+from ..aggregation._step import WeighedLosses
 from ..balancer import Balancer, transient_hook
 from ..functional.bpgs import radius
 from ..inputs import Losses, Slots, collect_losses, cut_nonfinite, mask_unsampled, task_names
@@ -219,9 +220,10 @@ class Monitor:
         """Wrap `backward`, because a gradient-space balancer has no forward pass to hook; return a function to undo."""
         original, outer = balancer.backward, balancer.__dict__.get("backward")  # outer: the wrapper of another monitor
 
-        def monitored(losses: Losses, **needs: Any) -> Tensor:
-            if balancer.learning:
-                self._record_losses(losses, needs.get("counts"))
+        def monitored(losses: Losses | WeighedLosses, **needs: Any) -> Tensor:
+            if balancer.learning:  # `loss` passes on losses that it has weighted
+                given = losses.given if isinstance(losses, WeighedLosses) else losses
+                self._record_losses(given, needs.get("counts"))
             objective = original(losses, **needs)
             self._record_weights()
             self._record_chart()

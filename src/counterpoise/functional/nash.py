@@ -42,7 +42,8 @@ def fairgrad(gram: Tensor, *, alpha: float = 1.0, preference: Tensor | None = No
     - if Newton's method did not converge: where it runs fewer rounds (on CUDA for more than 16 tasks or with a
       preference, and in compiled graphs), for three or more tasks within about 1e-4 of that case, and for α ≠ 1 with
       about a hundred tasks;
-    - for α ≠ 1, if norms differ by more than about ten orders of magnitude;
+    - for α ≠ 1, if norms differ by more than about ten orders of magnitude, and for α of 5 and more, already by four to
+      six orders;
     - for small α, if tasks conflict and w^{−1/α} underflows.
 
     The algorithm is described in `docs/numerics.md`.

@@ -22,7 +22,7 @@ from .probes import Probe, add_gram, find_layer_probes, group_probes, layer_fact
 from .reading import Stacks, dense_grad, empty_stack, grad, read_in_chunks
 from .sections import Budget, Section, find_sections
 from .segments import Edge, SharedGraph, find_shared_graph
-from .task_gradients import check_dense
+from .task_gradients import check_dense, make_writable
 from .types import GradientList, TaskGradients, TaskRoot
 
 MIN_ELEMENTS = 1 << 24  # gradients of up to this size are held at once even if the network is smaller
@@ -50,16 +50,16 @@ class LeanPass(NamedTuple):
             inner, common = self.graph.inner_leaves, self.graph.common_leaves
             if inner:
                 sums = [stack.sum(0) for stack in self.stacks]
-                accumulate(inner, grad(self.graph.entries, inner, sums, keep=True))
+                accumulate(inner, _writable(grad(self.graph.entries, inner, sums, keep=True), sums))
             if common:
                 losses, vectors = [root.loss for root in self.roots], [root.grad for root in self.roots]
-                accumulate(common, [*torch.autograd.grad(losses, common, vectors, retain_graph=True)])
+                accumulate(common, _writable(torch.autograd.grad(losses, common, vectors, retain_graph=True), vectors))
             return self.combine(weights, self.keep)
 
     def combine(self, weights: Tensor, keep: bool) -> GradientList:
         """Return Σ weights_i g_i on the targets."""
         vectors = [_weighted_sum(weights, stack) for stack in self.stacks]
-        return dense_grad(self.graph.entries, self.targets, vectors, keep)
+        return _writable(dense_grad(self.graph.entries, self.targets, vectors, keep))
 
     def _propagate_losses(self, weights: Tensor) -> GradientList:
         """Start the pass at the losses, so that the weights reach all leaves."""
@@ -67,9 +67,9 @@ class LeanPass(NamedTuple):
         vectors = [root.grad * weight.to(root.grad.dtype) for root, weight in zip(self.roots, weights, strict=True)]
         leaves = other_leaves(losses, self.targets)
         inputs = [*self.targets, *leaves]
-        grads = torch.autograd.grad(losses, inputs, vectors, retain_graph=self.keep, allow_unused=True)
-        accumulate(leaves, [*grads[len(self.targets) :]])
-        return [*grads[: len(self.targets)]]
+        grads = _writable(torch.autograd.grad(losses, inputs, vectors, retain_graph=self.keep, allow_unused=True))
+        accumulate(leaves, grads[len(self.targets) :])
+        return grads[: len(self.targets)]
 
 
 class LeanPasses:
@@ -209,7 +209,13 @@ def _enter(
             handle.remove()
     for each in grads[: len(places)]:
         check_dense(each)
-    return stacks, grads[len(places) :]
+    return stacks, _writable(grads[len(places) :], vectors)
+
+
+def _writable(grads: Sequence[Tensor | None], vectors: Sequence[Tensor] = ()) -> GradientList:
+    """Return gradients that can be changed in place, without changing the vectors that they are products with."""
+    (row,) = make_writable([[*grads]], vectors)
+    return row
 
 
 def _store(argument: int, row: Tensor, sent: Sequence[Tensor | None], received: Sequence[Tensor | None]) -> None:

@@ -9,6 +9,7 @@ from .. import distributed
 from ..distributed import ProcessGroup
 from .passes import ComparisonTargets
 from .sharding import is_sharded
+from .task_gradients import make_writable
 from .types import GradientList, TaskGradients, TaskRoot
 
 
@@ -53,4 +54,8 @@ def fill_and_average(row: GradientList, targets: Sequence[Tensor], group: Proces
 
 
 def _fill(row: GradientList, targets: Sequence[Tensor]) -> list[Tensor]:
-    return [torch.zeros_like(target) if grad is None else grad for grad, target in zip(row, targets, strict=True)]
+    """Replace missing gradients by zeros, and copy those that an all-reduce could not write to."""
+    (filled,) = make_writable(
+        [[torch.zeros_like(target) if grad is None else grad for grad, target in zip(row, targets, strict=True)]]
+    )
+    return [grad for grad in filled if grad is not None]

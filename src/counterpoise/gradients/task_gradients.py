@@ -87,7 +87,7 @@ def feature_gradients(roots: Sequence[TaskRoot], features: Sequence[Tensor], kee
         for count, (_, loss, grad) in enumerate(roots):
             retain = keep or count < len(roots) - 1
             rows.append([*torch.autograd.grad([loss], inputs, [grad], retain_graph=retain, allow_unused=True)])
-    return _split(roots, _make_writable(rows, [root.grad for root in roots]), features, leaves)
+    return _split(roots, make_writable(rows, [root.grad for root in roots]), features, leaves)
 
 
 def propagate_to_parameters(
@@ -107,7 +107,7 @@ def propagate_to_parameters(
         outputs, vector = [z for z, _ in reached], [grad for _, grad in reached]
         rows.append([*torch.autograd.grad(outputs, list(targets), vector, retain_graph=retain, allow_unused=True)])
     _check_reached(rows)
-    return grads._replace(targets=list(targets), rows=_make_writable(rows))
+    return grads._replace(targets=list(targets), rows=make_writable(rows))
 
 
 def _backward(roots: Sequence[TaskRoot], leaves: Sequence[Tensor], retain: bool) -> GradientList:
@@ -130,12 +130,12 @@ def _batched_vjp(
     def vjp(*vector: Tensor) -> tuple[Tensor, ...]:
         return torch.autograd.grad(list(outputs), used, list(vector), retain_graph=keep, materialize_grads=True)
 
-    (writable,) = _make_writable([[*torch.vmap(vjp, chunk_size=len(vectors[0]))(*vectors)] if used else []])
+    (writable,) = make_writable([[*torch.vmap(vjp, chunk_size=len(vectors[0]))(*vectors)] if used else []])
     grads = iter(writable)
     return [next(grads) if id(leaf) in reached else None for leaf in inputs]
 
 
-def _make_writable(rows: list[GradientList], others: Sequence[Tensor] = ()) -> list[GradientList]:
+def make_writable(rows: list[GradientList], others: Sequence[Tensor] = ()) -> list[GradientList]:
     """Copy gradients that share memory: autograd may return one buffer for several tensors (a + b) or an expanded one
     (z.sum())."""
     used = {other.untyped_storage().data_ptr() for other in others}

@@ -147,7 +147,7 @@ class BalancedModel(Model):  # type: ignore[misc, unused-ignore]
             raise KeyError(f"{save_path} has no state of a balancer: it was not written by a BalancedModel")
         super().restore(save_path, device, verbose)
         self.balancer.load_state_dict(saved["balancer_state_dict"])
-        self._restored = saved["balancer_weights"]
+        self._restored, self._frozen = saved["balancer_weights"], None
 
     def _balanced_step(self, inputs: Any, targets: Any, auxiliary_vars: Any) -> None:
         """Run one step of the optimiser."""

@@ -16,6 +16,7 @@ class PreferenceWeighting(Weighting):
     linear: ClassVar[bool] = False
     requires_positive_losses: bool = False
     adaptive: ClassVar[bool] = False  # a line search sees a single function of the losses
+    has_state: ClassVar[bool] = False
     raises_weights: ClassVar[bool] = True
     preference: Tensor
 

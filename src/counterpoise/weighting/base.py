@@ -77,6 +77,7 @@ class Weighting(Balancer):
     measured_arguments: ClassVar[tuple[str, ...]] = ()  # arguments of `measure`, which other steps ignore
     constant_value: bool = False  # whether the value of the objective does not depend on the losses
     adaptive: ClassVar[bool] = True  # whether the weights change during training
+    has_state: ClassVar[bool] = True  # whether training steps change a state
     raises_weights: ClassVar[bool] = False  # whether `max_ratio` raises small weights, which may be 0 or negative
     recent: Tensor | None
     schedule: Schedule
@@ -261,6 +262,9 @@ class Weighting(Balancer):
         """Compute task gradients if they are due, and pass them to `renew`. Return the inputs of `take_step`."""
         # In a process group, ranks with different tasks must measure in the same steps.
         given = None if distributed.is_active(self.process_group) else self._slots if slots is None else slots
+        if given is not None and values.is_cpu and not torch.compiler.is_compiling():  # on a GPU, looking would wait
+            present = torch.isfinite(values).view(-1, values.shape[-1]).any(0).tolist()
+            given = [slot for slot in given if present[slot]]
         if learning and self.schedule.is_due(given):
             grads = measure_gradients(values, slots, inputs, place, counts, scale, self.process_group)
             with torch.no_grad():

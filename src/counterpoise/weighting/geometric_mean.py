@@ -62,6 +62,7 @@ class GeometricMean(Weighting):
     """
 
     linear: ClassVar[bool] = False
+    adaptive: ClassVar[bool] = False  # a line search sees a single function of the losses
 
     def __init__(
         self,

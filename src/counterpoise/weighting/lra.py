@@ -127,6 +127,9 @@ class LRA(Weighting):
         if self.reference not in grads.slots:
             return
         means, largest = self._entries(grads)
+        absent = largest == 0  # the reference, in a replica or on all ranks
+        largest.masked_fill_(absent, torch.nan)
+        means[..., self.reference].masked_fill_(absent, torch.nan)
         weights = lra_weights(
             self.task_weights, largest, means, reference=self.reference, alpha=self.alpha, form=self.form
         )

@@ -27,7 +27,7 @@ class SoftAdapt(Weighting):
     A loss that decreased less than the others in the last step gets more weight. The weights are invariant to the scale
     of a loss, and they follow the noise of every batch.
 
-    .. math:: w(t) = T \operatorname{softmax}igl(L(t) / L(t - 1)igr)
+    .. math:: w(t) = T \operatorname{softmax}\bigl(L(t) / L(t - 1)\bigr)
 
     All weights are 1 in the first step. The paper uses differences of losses, which depend on their scale; the form
     with ratios is the one that PINN libraries implement. In evaluation mode the weights of the last training step are

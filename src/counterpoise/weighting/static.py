@@ -55,6 +55,7 @@ class Static(Weighting):
 
     requires_positive_losses: bool = False
     adaptive: ClassVar[bool] = False
+    has_state: ClassVar[bool] = False
     raises_weights: ClassVar[bool] = True
     weight: Tensor
 
