@@ -1,5 +1,7 @@
 """Omit the tasks that have no labels in a batch. The first batch has all of them, because BPGS calibrates on it.
 
+The losses differ in scale, so memory=True keeps the weights of the other tasks if one is absent.
+
 python examples/partial_labels.py
 """
 
@@ -14,7 +16,7 @@ import counterpoise as cp
 def main(steps: int = 500) -> None:
     torch.manual_seed(0)
     random.seed(0)
-    network, balancer = Network(), cp.BPGS(TASKS)
+    network, balancer = Network(), cp.BPGS(TASKS, memory=True)
     optimizer = torch.optim.AdamW([{"params": network.parameters()}, *balancer.param_groups()], lr=3e-3)
     for step in range(steps):
         x, targets = batch()

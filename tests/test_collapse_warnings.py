@@ -33,6 +33,18 @@ def test_collapse_warns_once_and_names_the_task() -> None:
     assert "UWO has given task 'kl'" in message
 
 
+def test_a_task_that_is_switched_off_on_purpose_is_no_collapse() -> None:
+    off = {"rest": 0.0}
+    for balancer in (
+        cp.Static(["kl", "rest"], weights={"kl": 1.0, "rest": 0.0}),
+        cp.UWO(["kl", "rest"], importance=off),
+    ):
+        assert caught(repeat(balancer, collapsing, 400)) == []
+        with cp.diagnose(balancer) as monitor:
+            repeat(balancer, collapsing, 100)()
+        assert monitor.diagnosis.verdict != "collapse"
+
+
 @pytest.mark.parametrize("draw", ["in turn", "at random"])
 def test_collapse_of_a_loop_with_one_task_per_batch_warns(draw: str) -> None:
     generator = torch.Generator().manual_seed(0)

@@ -175,7 +175,7 @@ def test_a_large_step_of_theta_with_sgd_warns_once(optimizer: str, lr: float, wa
     assert all("trained by SGD with lr=0.01" in m and "*balancer.param_groups(lr=0.001)" in m for m in messages)
 
 
-@pytest.mark.parametrize("name", ["bpgs", "dwa", "grad-normalise", "cagrad", "uw-o"])
+@pytest.mark.parametrize("name", ["bpgs", "first-loss", "dwa", "grad-normalise", "cagrad", "uw-o"])
 def test_training_in_evaluation_mode_warns_once_if_there_is_a_state(name: str) -> None:
     w = torch.ones(2, requires_grad=True)
     has_state = bool(cp.make(name, 2).state_dict())
@@ -190,6 +190,11 @@ def test_training_in_evaluation_mode_warns_once_if_there_is_a_state(name: str) -
     trained = cp.make(name, 2)
     steps(trained, 1)()
     assert caught(steps(trained.eval(), 150)) == []
+
+
+@pytest.mark.parametrize("name", ["static", "pbi", "cosmos", "gls"])
+def test_methods_that_never_adapt_do_not_warn_in_evaluation_mode(name: str) -> None:
+    assert caught(repeat(cp.make(name, 2).eval(), torch.tensor([1.0, 2.0]), 150)) == []
 
 
 def test_evaluation_without_gradients_does_not_warn() -> None:

@@ -251,13 +251,16 @@ class StepChecks:
         zero = history.find_often_zero(step)
         if zero is not None:
             task, share = balancer.tasks[zero], history.zero_looks[zero] / history.looks
+            bound = ". If the loss does reach 0, bound the weights with max_ratio=" if in_loss_space else ""
             self.warn(
                 f"zero {task}",
                 f"the loss of task {task!r} was 0 in {share:.0%} of the checked training steps, and "
                 f"{type(balancer).__name__} gave it nearly all the weight there: the other tasks were hardly trained "
-                f"in these steps. Pass None for an absent task",
+                f"in these steps. Pass None for an absent task{bound}",
             )
         if not slots or (getattr(balancer, "max_ratio", None) or inf) <= 1 / (1 - DOMINANT_SHARE):
+            return
+        if not getattr(balancer, "has_state", True) or _others_are_off(balancer, slots):
             return
         tasks, name = " and ".join(repr(balancer.tasks[slot]) for slot in slots), type(balancer).__name__
         noun, possessive = ("task", "Its loss") if len(slots) == 1 else ("tasks", "Their losses")
@@ -288,6 +291,13 @@ class StepChecks:
                 self._watches_optimisers = True
                 watch_optimisers(balancer, learned)
         release_hook()
+
+
+def _others_are_off(balancer: "Balancer", slots: Sequence[int]) -> bool:
+    """Return whether the importance of all other tasks is 0, so that they are not trained on purpose."""
+    if balancer.importance is None:
+        return False
+    return not any(value for slot, value in enumerate(balancer.importance.tolist()) if slot not in slots)
 
 
 def _can_copy(losses: Tensor) -> bool:

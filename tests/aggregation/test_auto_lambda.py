@@ -167,3 +167,23 @@ def test_autocast_uses_the_moved_parameters(around: bool) -> None:
         assert torch.equal(torch.stack(list(losses().values())), here)
     assert not torch.equal(ahead, here)
     assert not torch.equal(sides[0], sides[1])
+
+
+def test_loss_passes_the_number_of_samples_on() -> None:
+    found = []
+    for deferred in (False, True):
+        net = Net()
+        balancer = cp.AutoLambda(TASKS)
+
+        def again(net: Net = net) -> dict[str, Tensor]:
+            return net.losses(*batch())[0]
+
+        for samples in (5, 0):
+            options: dict[str, Any] = {"shared": net.parameters(), "validation": again, "training": again}
+            options["counts"] = torch.tensor([5, samples, 5])
+            if deferred:
+                balancer.loss(again(), **options).backward()
+            else:
+                balancer.backward(again(), **options)
+        found.append(balancer.lam.clone())
+    assert torch.equal(*found)

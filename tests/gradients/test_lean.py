@@ -405,3 +405,20 @@ def test_a_head_may_have_a_sparse_gradient_and_a_shared_parameter_may_not(mode: 
     torch.testing.assert_close(table.weight.grad.to_dense(), expected.to_dense())
     with pytest.raises(ValueError, match=r"the gradient of a shared parameter of shape \(10, 1\) is sparse"):
         cp.UPGrad(tasks, passes=mode).backward(losses(), shared=[*net.trunk.parameters(), table.weight])
+
+
+@pytest.mark.parametrize("heads", ["own", "aggregated"])
+def test_gradients_of_parameters_that_are_added_do_not_share_memory(heads: Any) -> None:
+    """Autograd returns one buffer for both terms of a sum, and an expanded one for the terms of `sum()`."""
+    found = []
+    for mode in ("loop", "lean"):
+        torch.manual_seed(0)
+        shared, own = ([torch.randn(4, requires_grad=True) for _ in range(3)] for _ in range(2))
+        balancer = cp.UPGrad(3, passes=mode, heads=heads)
+        for _ in range(2):  # a second step adds in place
+            z = torch.tanh(shared[0] + shared[1])
+            losses = [(z - k).square().sum() + shared[2].sum() + (own[0] + own[1]).square().sum() for k in range(3)]
+            balancer.backward(losses, shared=shared)
+        nn.utils.clip_grad_norm_(shared, 1.0)
+        found.append([p.grad for p in (*shared, *own[:2])])
+    torch.testing.assert_close(found[1], found[0])

@@ -108,6 +108,19 @@ def test_lbfgs_continues_from_a_checkpoint(data: Any, tmp_path: Path) -> None:
     assert_same_state(first.net, second.net, 0.0)
 
 
+def test_lbfgs_uses_the_weights_of_a_checkpoint_that_is_restored_after_further_training(
+    data: Any, tmp_path: Path
+) -> None:
+    model = train(BalancedModel(data, make_network(), cp.LRA(TASKS)))
+    assert model.balancer.weights is not None
+    saved, path = model.balancer.weights.clone(), model.save(str(tmp_path / "model"))
+    train(model, iterations=40)
+    assert not torch.equal(model.balancer.weights, saved)
+    model.restore(path)
+    train(model, "L-BFGS", None)
+    torch.testing.assert_close(model._with_fixed_weights().weights, saved)
+
+
 def test_history_has_the_losses_and_weights_of_both_stages(data: Any, capsys: pytest.CaptureFixture[str]) -> None:
     model = BalancedModel(data, make_network(), cp.BPGS(TASKS))
     history = BalancerHistory(period=4, verbose=1)

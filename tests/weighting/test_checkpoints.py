@@ -58,6 +58,16 @@ def test_reset_restores_the_initial_state_in_place(name: str) -> None:
             assert a == b
 
 
+def test_loading_a_state_forgets_the_last_step() -> None:
+    balancer = cp.Kendall(2)
+    state = {name: value.clone() for name, value in balancer.state_dict().items()}
+    balancer(torch.tensor([1.0, 2.0]))
+    balancer.load_state_dict(state)
+    assert balancer.weights is None
+    with pytest.raises(RuntimeError, match="no weights to freeze: run a training step first"):
+        balancer.frozen()
+
+
 def test_copy_shares_the_process_group() -> None:
     class Group:
         def __deepcopy__(self, memo: object) -> None:

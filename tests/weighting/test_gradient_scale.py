@@ -81,17 +81,20 @@ def test_each_task_is_measured_when_it_first_appears_and_at_least_every_so_many_
     assert [complete.is_due(range(3)) for _ in range(30)] == [step % every == 0 for step in range(30)]
 
 
-@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize(("absent", "memory"), [("key", False), ("key", True), ("nan", False), ("count", False)])
 @pytest.mark.parametrize("name", [name for name in SCALE if name != "ntk"])
-def test_tasks_of_alternating_batches_are_all_measured_and_trained(name: str, memory: bool) -> None:
+def test_tasks_of_alternating_batches_are_all_measured_and_trained(name: str, absent: str, memory: bool) -> None:
     torch.manual_seed(0)
     w = torch.zeros(2, requires_grad=True)
     balancer = SCALE[name](["a", "b"], memory=memory)
     optimizer = torch.optim.Adam([{"params": [w]}, *balancer.param_groups()], lr=1e-2)
     for step_number in range(200):
-        task, factor = ("a", 1.0) if step_number % 2 == 0 else ("b", 1000.0)
+        index = step_number % 2
+        loss = [1.0, 1000.0][index] * ((w[index] - 3).square() + 0.1)
+        missing = {"key": None, "nan": torch.tensor(torch.nan), "count": 0 * w[1 - index]}[absent]
+        counts = torch.tensor([1 - index, index]) if absent == "count" else None
         optimizer.zero_grad()
-        balancer.backward({task: factor * ((w[step_number % 2] - 3).square() + 0.1)}, shared=[w])
+        balancer.backward([loss, missing][:: 1 - 2 * index], shared=[w], counts=counts)
         optimizer.step()
     assert (w > 0.3).all()
 
@@ -352,3 +355,14 @@ def test_ntk_ignores_residuals_where_it_does_not_measure() -> None:
     torch.testing.assert_close(balancer.weights, weights, rtol=0, atol=0)
     with pytest.raises(TypeError, match="NTK takes no 'kpis'"):
         balancer(net.losses(), shared=parameters, kpis=[0.5, 0.5])
+
+
+@pytest.mark.parametrize("form", ["max-weighted-mean", "max-mean", "mean-mean"])
+def test_lra_keeps_the_weights_of_a_replica_without_the_reference(form: Any) -> None:
+    w = torch.ones(2, 2, requires_grad=True)
+    balancer = cp.LRA(["residual", "boundary"], every=1, batch_shape=2, form=form)
+    balancer.backward([100 * w.sum(1), w.sum(1)], shared=[w])
+    before = balancer.task_weights.clone()
+    residual = torch.where(torch.tensor([False, True]), torch.nan, 100 * w.sum(1))
+    balancer.backward([residual, w.sum(1)], shared=[w])
+    assert torch.equal(balancer.task_weights[1], before[1])

@@ -224,8 +224,9 @@ class Aggregation(GradientStatistics):
         """Add the direction to `.grad` of the shared parameters, and the gradients of their losses to all others.
 
         Pass `shared`, `features`, or both. With `shared` alone, tasks are compared on the shared parameters. With
-        `features` alone, they are compared at the representation, which costs little more than a plain step. With
-        both, they are compared on the shared parameters, and each head is passed only once.
+        `features` alone, they are compared at the representation, which costs little more than a plain step if
+        the heads are small next to the shared network. With both, they are compared on the shared parameters, and each
+        head is passed only once.
 
         Args:
             losses (tensor, mapping or sequence of tensors): The losses of the batch.

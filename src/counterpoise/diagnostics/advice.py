@@ -14,6 +14,7 @@ DRIFT_DECADES = 0.5
 MISMATCH_DECADES = 0.5  # smaller changes of the spread of the gradient norms are not significant
 LEVEL_DECADES = 1.0  # gradients are level if they are closer than this
 ONE_TASK_SHARE = 0.9
+ABSENT_SHARE = 0.01  # of the steps; tasks that are absent more often need memory=True if the scales differ
 FIXED_RATIO = 2.0  # at a minimum of the objective, both gradients have the same size: the ratio is 1
 DEGENERATE_SHARE = 0.999  # of the weights; scale alone explains it if the weighted gradients are level
 
@@ -38,6 +39,9 @@ scale.
 
 FOLLOWS_NORMS = {"GradNormalise", "LRA", "NTK", "GradNorm", "GradNormProxy", "BPGS(statistic='gradient')"}
 """Methods whose weights follow the norms of the task gradients."""
+
+DIVIDES_AMONG_PRESENT = {"BPGS", "EMAUWO", "FAMO", "GeometricMean", "GO4Align"}
+"""Methods that give the other tasks the weight of an absent one, which may be nearly all of it, unless memory=True."""
 
 LOSES_PENALTY = SCALE_FREE | FOLLOWS_NORMS
 PENALTY = "A penalty needs a fixed weight (fixed=, or cp.Static for all)."
@@ -88,7 +92,7 @@ def _numbers(found: Measurements) -> str:
         text += f", their gradients {found.norm_spread:.1f}"
     if found.conflict is not None:
         text += f", {found.conflict:.0%} of the task pairs conflict"
-    if found.spread >= SCALE_DECADES and not _division_helps(found):
+    if found.spread >= SCALE_DECADES and not (_division_helps(found) and _division_levels(found)):
         text += f"; divided by the losses, the gradients would be {found.norm_spread_over_losses:.1f} decades apart"
     return text
 
@@ -108,6 +112,11 @@ def _remedy(found: Measurements) -> str:
     if _handled_by_balancer(found):
         if _comparison_missing(found):
             return f"{method} compares no losses while every batch has one task: pass memory=True."
+        if _weights_jump(found):
+            return (
+                f"{method} is designed for this, but divides the weight of an absent task among the others: pass "
+                f"memory=True."
+            )
         if _fixed_dominate(found):
             return f"{method} is designed for this, but the fixed losses ({', '.join(found.fixed)}) dominate the tasks."
         unless = ", unless one of the losses is a penalty, which needs a fixed weight" if used & LOSES_PENALTY else ""
@@ -123,8 +132,8 @@ def _remedy(found: Measurements) -> str:
         return f"Use a method that compares gradients instead of losses: {' or '.join(choices)}. {PENALTY}"
     method = f"BPGS + CAGrad: {_hybrid(found)}" if verdict == "both" else f"BPGS: {_bpgs(found)}"
     return (
-        f"For losses of separate tasks, none of which can reach zero, use {method}. For the terms of a differential "
-        f"equation, use cp.NashMTL. {PENALTY}"
+        f"Standardise regression targets first. For losses of separate tasks, none of which can reach zero, use "
+        f"{method}. For the terms of a differential equation, use cp.NashMTL. {PENALTY}"
     )
 
 
@@ -254,6 +263,15 @@ def _fixed_dominate(found: Measurements) -> bool:
     return found.fixed_ratio is not None and found.fixed_ratio > FIXED_RATIO
 
 
+def _weights_jump(found: Measurements) -> bool:
+    """Return whether the weights of the other tasks change much in steps without one of them."""
+    return not found.memory and _often_absent(found) and bool(DIVIDES_AMONG_PRESENT.intersection(found.methods))
+
+
+def _often_absent(found: Measurements) -> bool:
+    return found.spread >= SCALE_DECADES and any(share > ABSENT_SHARE for share in found.absent)
+
+
 def _combines_gradients(found: Measurements) -> bool:
     """Return whether the monitored balancer handles conflict. GradNorm compares task gradients, but adds them."""
     return found.in_gradient_space and found.methods[0] not in FOLLOWS_NORMS
@@ -296,6 +314,11 @@ def _division_helps(found: Measurements) -> bool:
     return found.norm_spread_over_losses <= found.norm_spread - MISMATCH_DECADES
 
 
+def _division_levels(found: Measurements) -> bool:
+    """Return whether the gradients are close after dividing by the losses; unknown without gradients, thus true."""
+    return found.norm_spread_over_losses is None or found.norm_spread_over_losses < SCALE_DECADES
+
+
 def _levels_gradients(found: Measurements) -> bool:
     if found.norm_spread is None or found.norm_spread_weighted is None:
         return False
@@ -308,7 +331,8 @@ def _losses_mislead(found: Measurements) -> bool:
 
 
 def _recommends_bpgs(found: Measurements) -> bool:
-    return _losses_differ(found) and _division_helps(found) and not _losses_mislead(found) and not _is_degenerate(found)
+    helps = _division_helps(found) and _division_levels(found)
+    return _losses_differ(found) and helps and not _losses_mislead(found) and not _is_degenerate(found)
 
 
 def _comparison_missing(found: Measurements) -> bool:
@@ -324,7 +348,8 @@ def _bpgs(found: Measurements) -> str:
 
 
 def _bpgs_arguments(found: Measurements) -> str:
-    return _names(found) + (", memory=True" if found.one_task >= ONE_TASK_SHARE else "")
+    remembers = found.one_task >= ONE_TASK_SHARE or _often_absent(found)
+    return _names(found) + (", memory=True" if remembers else "")
 
 
 def _hybrid(found: Measurements) -> str:

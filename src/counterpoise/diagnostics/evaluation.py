@@ -56,10 +56,12 @@ def weight_statistics(weights: Tensor, losses: Tensor, vanishing: Sequence[int],
     if shares.isnan().all():
         return {}
     total = shares[:, list(vanishing)].nansum(-1)[~shares.isnan().all(-1)]
+    others = [task for task in range(shares.shape[-1]) if task not in vanishing]
+    collapses = len(vanishing) > 0 and bool((shares[:, others] > 0).any())  # a task of weight 0 is left out on purpose
     return {
         "weights": _numbers(shares.nanmedian(0).values),
         "weight_decades": _numbers(_spread(torch.where(weights > 0, weights, torch.nan).log10())),
-        "collapse_steps": _last_steps_above(total, COLLAPSED_SHARE) if len(vanishing) else 0,
+        "collapse_steps": _last_steps_above(total, COLLAPSED_SHARE) if collapses else 0,
     }
 
 

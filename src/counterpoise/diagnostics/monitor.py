@@ -220,9 +220,9 @@ class Monitor:
         """Wrap `backward`, because a gradient-space balancer has no forward pass to hook; return a function to undo."""
         original, outer = balancer.backward, balancer.__dict__.get("backward")  # outer: the wrapper of another monitor
 
-        def monitored(losses: Losses | WeighedLosses, **needs: Any) -> Tensor:
-            if balancer.learning:  # `loss` passes on losses that it has weighted
-                given = losses.given if isinstance(losses, WeighedLosses) else losses
+        def monitored(losses: Any, **needs: Any) -> Tensor:
+            if balancer.learning:
+                given = losses.given if isinstance(losses, WeighedLosses) else losses  # the former from `loss`
                 self._record_losses(given, needs.get("counts"))
             objective = original(losses, **needs)
             self._record_weights()

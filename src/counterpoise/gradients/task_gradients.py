@@ -141,7 +141,7 @@ def make_writable(rows: list[GradientList], others: Sequence[Tensor] = ()) -> li
     used = {other.untyped_storage().data_ptr() for other in others}
     for row in rows:
         for k, grad in enumerate(row):
-            if grad is None or grad.layout is not torch.strided:
+            if grad is None or grad.layout is not torch.strided or is_sharded(grad):
                 continue
             memory = grad.untyped_storage().data_ptr()
             expanded = any(step == 0 and size > 1 for step, size in zip(grad.stride(), grad.shape, strict=True))

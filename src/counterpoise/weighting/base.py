@@ -260,12 +260,12 @@ class Weighting(Balancer):
         **needs: Any,
     ) -> dict[str, Any]:
         """Compute task gradients if they are due, and pass them to `renew`. Return the inputs of `take_step`."""
-        # In a process group, ranks with different tasks must measure in the same steps.
-        given = None if distributed.is_active(self.process_group) else self._slots if slots is None else slots
-        if given is not None and values.is_cpu and not torch.compiler.is_compiling():  # on a GPU, looking would wait
+        given: Iterable[int] = self._slots if slots is None else slots
+        if values.is_cpu and not torch.compiler.is_compiling():  # on a GPU, looking at the values would wait
             present = torch.isfinite(values).view(-1, values.shape[-1]).any(0).tolist()
             given = [slot for slot in given if present[slot]]
-        if learning and self.schedule.is_due(given):
+        # In a process group, ranks with different tasks must measure in the same steps.
+        if learning and self.schedule.is_due(None if distributed.is_active(self.process_group) else given):
             grads = measure_gradients(values, slots, inputs, place, counts, scale, self.process_group)
             with torch.no_grad():
                 self.renew(grads)

@@ -115,6 +115,7 @@ def _different_units(
     failing = [name for name in names if physics and name in collapsed_methods(physics)]
     if failing:
         note += f" Do not use {join(failing)} if a loss can be driven to zero."
+    note += " Standardise regression targets first: no weight undoes a factor on a target."
     text = _passes(names, costs)
     text += f"{names[0]} against the hand-tuned sum: {format_estimate(world, chosen[0].against_tuned)}. "
     if len(names) > 1 and not any(verdict(world, standings.compare(*pair)) for pair in combinations(names, 2)):
