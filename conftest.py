@@ -94,7 +94,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_finish() -> None:
     gc.freeze()
-    gc.set_threshold(100_000)  # the default costs a fifth of the time in which Sphinx builds the site
     gc.enable()
 
 

@@ -45,6 +45,30 @@ def test_a_task_that_is_switched_off_on_purpose_is_no_collapse() -> None:
         assert monitor.diagnosis.verdict != "collapse"
 
 
+@pytest.mark.parametrize("name", ["bpgs", "famo", "ema-uw-o"])
+def test_weights_that_jump_when_a_task_is_absent_warn_once(name: str) -> None:
+    usual, without = {"a": 1000.0, "b": 800.0, "c": 0.7}, {"a": 1000.0, "b": 800.0}
+
+    def messages(name: str, rare: dict[str, float], **options: bool) -> list[str]:
+        balancer = cp.make(name, ["a", "b", "c"], **options)
+
+        def run() -> None:
+            for step in range(300):
+                losses = {task: torch.tensor(loss) for task, loss in (rare if step % 4 == 3 else usual).items()}
+                balancer(losses)
+                balancer.step_end({task: 0.99 * loss for task, loss in losses.items()})
+
+        return caught(run)
+
+    (message,) = messages(name, without)
+    assert "without 'c', " in message
+    assert "times its usual weight" in message
+    assert "pass memory=True" in message
+    assert messages(name, without, memory=True) == []
+    assert messages("uw-o", without) == []
+    assert messages(name, {"b": 800.0, "c": 0.7}) == [], "the weights of the others hardly change without a large loss"
+
+
 @pytest.mark.parametrize("draw", ["in turn", "at random"])
 def test_collapse_of_a_loop_with_one_task_per_batch_warns(draw: str) -> None:
     generator = torch.Generator().manual_seed(0)

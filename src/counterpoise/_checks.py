@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ._loss_history import COLLAPSE_STEPS, DOMINANT_SHARE, STANDSTILL, STANDSTILL_OF_GRADIENTS, LossHistory
 from ._optimiser_watch import release_hook, watch_optimisers
-from .inputs import Losses, find_constants, has_samples
+from .inputs import Losses, find_constants, format_names, has_samples
 
 if TYPE_CHECKING:
     from .balancer import Balancer, StepRecord
@@ -170,6 +170,7 @@ class StepChecks:
             weights: the weights, (…, T).
         """
         values, shares = _rows(losses), _rows(weights)
+        in_loss_space = _is_in_loss_space(balancer) and not getattr(balancer, "measures_gradients", False)
         if not self._rows:
             self._rows = [LossHistory() for _ in values]
         for history, row, row_weights in zip(self._rows, values, shares, strict=True):
@@ -181,6 +182,8 @@ class StepChecks:
             ):
                 self._check_missing(balancer, step, history)
                 self.next_look = self.steps + 1  # to count consecutive steps
+            if in_loss_space and balancer._buffers.get("recent") is None:
+                self._check_jump(balancer, history, row, row_weights)
             if not complete and balancer._buffers.get("recent") is not None:
                 collected = history.collect(row, row_weights)
                 if collected is None:
@@ -241,10 +244,23 @@ class StepChecks:
                     f"error for a loss that is not finite",
                 )
 
+    def _check_jump(
+        self, balancer: "Balancer", history: "LossHistory", losses: list[float], weights: list[float]
+    ) -> None:
+        factor = history.find_jump(losses, weights)
+        if factor is not None:
+            absent = [task for task, loss in zip(balancer.tasks, losses, strict=True) if not isfinite(loss)]
+            self.warn(
+                "jump",
+                f"without {format_names((*absent,))}, {type(balancer).__name__} gives another task {factor:.3g} times "
+                f"its usual weight, because its weights are relative to the tasks that are present. Such steps undo "
+                f"what the others do: pass memory=True, which remembers the losses of absent tasks",
+            )
+
     def _check_collapse(
         self, balancer: "Balancer", step: int, history: "LossHistory", losses: list[float], weights: list[float]
     ) -> None:
-        in_loss_space = hasattr(balancer, "max_ratio")  # the class cannot be imported here: it imports this module
+        in_loss_space = _is_in_loss_space(balancer)
         compares_gradients = not in_loss_space or getattr(balancer, "measures_gradients", False)
         standstill = STANDSTILL_OF_GRADIENTS if compares_gradients else STANDSTILL
         slots = history.find_dominant(step, losses, weights, standstill)
@@ -291,6 +307,10 @@ class StepChecks:
                 self._watches_optimisers = True
                 watch_optimisers(balancer, learned)
         release_hook()
+
+
+def _is_in_loss_space(balancer: "Balancer") -> bool:
+    return hasattr(balancer, "max_ratio")  # the class cannot be imported here: it imports this module
 
 
 def _others_are_off(balancer: "Balancer", slots: Sequence[int]) -> bool:

@@ -12,6 +12,8 @@ NEGLIGIBLE = 0.001  # how small they must be next to every other loss; UW-SO giv
 EARLY_LOOKS, RECENT_LOOKS = 2, 3  # losses are averaged over this number of checks, COLLAPSE_STEPS ago and now
 ZERO_LOOKS, ZERO_SHARE = 10, 0.05  # checks, and share of them, in which the dominant loss is exactly 0
 ZERO_COLLAPSE_STEPS = 500  # steps for which such a loss must dominate, because it may be 0 in some batches only
+JUMP = 100.0  # factor by which weights grow in a check without some tasks
+JUMPS = 3  # number of such checks
 COLLECTED_ROUNDS = 4  # batches per task in which the tasks of a loop with memory=True are looked for
 
 
@@ -38,6 +40,8 @@ class LossHistory:
         self.dominance = _Dominance(), _Dominance()  # of one task, and of two together
         self.looks = 0  # number of checks
         self.zero_looks: Counter[int] = Counter()  # of them, those in which a task dominated with a loss of exactly 0
+        self._complete: list[float] = []  # the weights of the last check with all losses
+        self._jumps = 0  # number of checks without some losses in which the weights of others were far larger
         self._collected: dict[int, tuple[float, float]] = {}  # loss and weight of each task that `collect` has seen
         self._collected_steps = 0
 
@@ -65,6 +69,16 @@ class LossHistory:
         pairs = [self._collected.get(slot, (nan, 0.0)) for slot in range(len(losses))]
         self._collected, self._collected_steps = {}, 0
         return [loss for loss, _ in pairs], [weight for _, weight in pairs]
+
+    def find_jump(self, losses: list[float], weights: list[float]) -> float | None:
+        """Record a check; return the factor by which weights grew without some tasks, if it often was large."""
+        if self.is_complete:
+            self._complete = weights
+            return None
+        pairs = [(weights[s], usual) for s, usual in enumerate(self._complete) if isfinite(losses[s]) and usual > 0]
+        factor = max((now / usual for now, usual in pairs), default=0.0)
+        self._jumps += factor >= JUMP
+        return factor if factor >= JUMP and self._jumps >= JUMPS else None
 
     def find_dominant(
         self, step: int, losses: list[float], weights: list[float], standstill: Standstill

@@ -29,6 +29,7 @@ class RepeatedCall:
         self.call, self.result, self.last = call, call(), balancer._last
         self.used: list[Any] = [self.last.theta, self.last.losses]
         balancer.load_state_dict(before)  # a capture does not run anything
+        balancer._last = self.last  # loading forgets it
 
     def replay(self) -> None:
         with torch.no_grad():
