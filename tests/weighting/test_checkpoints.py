@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 import counterpoise as cp
 
 # One stop right after the first step, and one in the third epoch, between two updates of methods with a period.
-STOPS, STEPS = (1, 11), 18
+STOPS, STEPS = (1, 11), 14
 
 
 def advance(runs: Sequence[ToyRun], to: int) -> None:

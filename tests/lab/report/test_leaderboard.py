@@ -125,7 +125,7 @@ def test_methods_have_one_name_in_all_studies() -> None:
     names = {name: method_labels(STUDIES[name]) for world in WORLDS for name in world.studies}
     assert names["tabular"]["Static"] == names["beyond-rescaling"]["Sum"] == names["pinn-helmholtz"]["Sum"] == PLAIN_SUM
     assert names["nyuv2"]["UWSO"] == names["beyond-rescaling"]["UWSO"] == names["pinn-helmholtz"]["UW-SO"] == "UW-SO"
-    assert names["beyond-rescaling"]["aligned-mtl"] == names["pinn-helmholtz"]["Aligned-MTL"] == "Aligned-MTL"
+    assert names["beyond-rescaling"]["Aligned-MTL"] == names["pinn-helmholtz"]["Aligned-MTL"] == "Aligned-MTL"
     assert names["pinn-helmholtz"]["DCGD + LRA"] == "LRA + DCGD"
     assert names["nyuv2"]["BPGS (clip 1)"] == "BPGS (clip 1)"
     assert "Single-task" not in names["tabular"]

@@ -1,7 +1,7 @@
 """The leaderboard: mean ranks and scores relative to the plain sum in each world, computed from recorded scores."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -54,6 +54,9 @@ class WorldStandings:
     seeds: tuple[int, ...]
     problems: tuple[str, ...]
     checks: tuple["WorldStandings", ...] = ()  # on the same problems, with a setting that removes a confound
+    _compared: dict[tuple[str, str, str], Estimate | None] = field(
+        init=False, default_factory=dict, repr=False, compare=False
+    )
 
     @property
     def ranked(self) -> list[Standing]:
@@ -72,8 +75,11 @@ class WorldStandings:
         """
         if method not in self.scores or other not in self.scores:
             return None
-        scores = self.scores.xs(problem, level="problem", drop_level=False) if problem else self.scores
-        return compare_scores(self.world, scores[method], scores[other])
+        key = method, other, problem
+        if key not in self._compared:
+            scores = self.scores.xs(problem, level="problem", drop_level=False) if problem else self.scores
+            self._compared[key] = compare_scores(self.world, scores[method], scores[other])
+        return self._compared[key]
 
 
 def leaderboard(frames: Mapping[str, pd.DataFrame]) -> list[WorldStandings]:
