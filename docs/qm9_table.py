@@ -8,10 +8,10 @@ import textwrap
 from collections import Counter
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
+from qm9_beside_published import WIDTH, beside_published, format_mean, ntkmtl_changes, ntkmtl_reading, published
 
 from counterpoise.lab.data.qm9 import SINGLE_TASK_MAE, TARGETS, UNITS
 from counterpoise.lab.report import collect_runs
@@ -22,21 +22,24 @@ from counterpoise.lab.report.run_scores import collect_histories, collect_scores
 from counterpoise.lab.report.variants import report_variants
 from counterpoise.lab.studies.base import BPGS_RAW_LABEL
 from counterpoise.lab.studies.qm9 import (
-    CHANGE,
     FEATURES,
     FURTHER,
     FURTHER_SEEDS,
     MAIN,
+    PAPER,
     PARAMETERS,
     PUBLISHED,
-    PUBLISHED_RERUN,
     RAW,
-    REPRODUCED,
     RERUN,
     SANITISED,
     SHORTER,
     STUDY,
-    TOLERANCE,
+)
+from counterpoise.lab.studies.qm9_published import (
+    AT_THE_FEATURES,
+    CHANGE,
+    ERRORS,
+    NASH_MTL_AT_THE_FEATURES,
 )
 
 FOLDER = Path(__file__).parent
@@ -56,8 +59,6 @@ PAIRS = {
 }
 """Two methods that differ in one point, and a sentence about their Δm."""
 LEDGER = "[ledger](../results/molecules/ledger.md)"
-WIDTH = 130  # of lines of the page
-ERRORS = [f"mae_{target}" for target in TARGETS]
 HALF_RATE = 0.0005
 """Half of the learning rate at the start."""
 CONDITIONS = {MAIN: "", FURTHER: "", FEATURES: "", PARAMETERS: ", on the shared parameters"}
@@ -106,17 +107,17 @@ def by_change(scores: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 def mean_ranks(scores: pd.DataFrame) -> "pd.Series[float]":
     """Return the mean rank of each main method over properties and the seeds at which all of them were run."""
-    here = scores[scores["condition"] == MAIN].set_index(["seed", "method"])[ERRORS]
+    here = scores[scores["condition"] == MAIN].set_index(["seed", "method"])[list(ERRORS)]
     return here.stack().unstack("method").dropna().rank(axis=1).mean()
 
 
 def change_table(groups: dict[str, pd.DataFrame], ranks: "pd.Series[float]") -> str:
     """Return the table of Δm and mean ranks beside the published Δm."""
     rows = [
-        [name, str(len(scores)), format_mean(scores[CHANGE], 1), *published(name), f"{ranks[name]:.1f}"]
+        [name, str(len(scores)), format_mean(scores[CHANGE], 1), published(name), f"{ranks[name]:.1f}"]
         for name, scores in groups.items()
     ]
-    heads = ["method", "seeds", "Δm (%)", "published", "re-run by NTKMTL", "mean rank"]
+    heads = ["method", "seeds", "Δm (%)", "published", "mean rank"]
     return markdown_table(heads, rows, right=range(1, len(heads)))
 
 
@@ -126,38 +127,27 @@ def one_seed_table(groups: dict[str, pd.DataFrame]) -> str:
     for name, scores in groups.items():
         row = scores.iloc[0]
         label = name if row["condition"] == MAIN else f"**{name}**"
-        rows.append([label, f"{row[CHANGE]:.1f}", *published(row["method"])])
-    heads = ["method", "Δm (%)", "published", "re-run by NTKMTL"]
+        rows.append([label, f"{row[CHANGE]:.1f}", published(row["method"])])
+    heads = ["method", "Δm (%)", "published"]
     return markdown_table(heads, rows, right=range(1, len(heads)))
 
 
-def published(method: str) -> list[str]:
-    """Return the two published Δm of a method, or dashes."""
-    return [f"{values[method]:.1f}" if method in values else "–" for values in (PUBLISHED, PUBLISHED_RERUN)]
-
-
 def error_table(groups: dict[str, pd.DataFrame]) -> str:
-    """Return the table of the mean absolute errors of each property, with those of single-task models."""
+    """Return the table of the mean absolute errors of each property, with the published ones."""
     heads = [f"{target} ({unit})" for target, unit in zip(TARGETS, UNITS, strict=True)]
     rows = [["single-task models, published", *(f"{error:.4g}" for error in SINGLE_TASK_MAE)]]
     for name, scores in groups.items():
         rows.append([name, *(f"{scores[error].mean():.4g}" for error in ERRORS)])
+        if name in PUBLISHED:
+            rows.append([f"{name}, published", *(f"{PAPER[error][name][MAIN][0]:.4g}" for error in ERRORS)])
     return markdown_table(["method", *heads], rows, right=range(1, len(heads) + 1))
-
-
-def format_mean(values: pd.Series, decimals: int) -> str:
-    """Return the mean, with the standard deviation of two or more values, and a dash for no values."""
-    if values.empty:
-        return "–"
-    mean = f"{values.mean():.{decimals}f}"
-    return mean if len(values) == 1 else f"{mean} ± {values.std():.{decimals}f}"
 
 
 def bpgs_reading(groups: dict[str, pd.DataFrame], ranks: "pd.Series[float]") -> str:
     """Say where BPGS stands among the main methods, and which properties decide that."""
     found = {name: scores for name, scores in groups.items() if name in ranks}
     places, by_rank = list(found), list(ranks.sort_values().index)
-    means = pd.DataFrame({name: scores[ERRORS].mean() for name, scores in found.items()}).set_axis(TARGETS)
+    means = pd.DataFrame({name: scores[list(ERRORS)].mean() for name, scores in found.items()}).set_axis(TARGETS)
     lowest, highest = (targets_of(means, extreme, "BPGS") for extreme in ("idxmin", "idxmax"))
     shares = 100 * (means["BPGS"] / list(SINGLE_TASK_MAE) - 1) / len(TARGETS)
     decisive, change = shares.idxmax(), shares.sum()
@@ -200,52 +190,13 @@ def seeds_reading(recorded: Recorded) -> str:
     return textwrap.fill(text, WIDTH)
 
 
-def kendall_reading(recorded: Recorded) -> str:
-    """Say how the Δm of Kendall depends on the seed, and how far the other methods are below the published Δm.
-
-    Empty without its further seeds.
-    """
-    further = recorded.kendall[~recorded.kendall.index.isin(STUDY.seeds)]
-    if further.empty:
-        return ""
-    changes, theirs = recorded.kendall[CHANGE], PUBLISHED["Kendall"]
-    means = np.array([sum(values) / 3 for values in combinations(changes, 3)])
-    fewer = further.index[further["epochs"] < STUDY.schedule.epochs]
-    at_fewer = f", {SHORTER['epochs']} epochs at {join(fewer.astype(str), 'and')}" if len(fewer) else ""
-    text = (
-        f"**Kendall** was run at {len(further)} further seeds ({further.index[0]} to {further.index[-1]}{at_fewer}), "
-        f"because its Δm is lower than the published one. Over all {len(changes)} seeds, Δm is "
-        f"{format_mean(changes, 1)} %, between {changes.min():.1f} and {changes.max():.1f} %. {near(means, theirs)} "
-        f"of the {len(means)} sets of three of them is within {100 * TOLERANCE:.0f} % of the published value."
-    )
-    main = recorded.main()
-    ratios = {name: main[name][CHANGE].mean() / PUBLISHED[name] for name in REPRODUCED if name in main}
-    own = ratios.pop("Kendall")
-    if ratios and max(ratios.values()) < 1:
-        high, low = (100 * (1 - extreme(ratios.values())) for extreme in (min, max))
-        common = sum(ratios.values()) / len(ratios)
-        text += (
-            f" The Δm of {join(list(ratios), 'and')} are {low:.0f} to {high:.0f} % lower than the published ones, that "
-            f"of Kendall {100 * (1 - own):.0f} %. If the cause for the other methods lowers it by the same factor, "
-            f"{common * theirs:.1f} % is expected, and {near(means, common * theirs).lower()} of the sets is within "
-            f"{100 * TOLERANCE:.0f} % of it."
-        )
-    return textwrap.fill(text, WIDTH)
-
-
-def near(means: "np.ndarray[Any, np.dtype[np.float64]]", value: float) -> str:
-    """Return how many means are within the tolerance of a value, for the start of a sentence about each of them."""
-    count = int((abs(means - value) <= TOLERANCE * value).sum())
-    return f"The mean of {count or 'none'}"
-
-
 def gradient_space_reading(recorded: Recorded) -> list[str]:
     """Say how the gradient-space methods were trained, and compare their Δm with the published ones."""
     scores, histories = (f[f["condition"] == FEATURES] for f in (recorded.scores, recorded.histories))
     if scores.empty:
         return []
     falling = histories[histories["rate"] > STUDY.schedule.lr_end]["epoch"].max()
-    pairs = {row["method"]: (row[CHANGE], PUBLISHED[row["method"]]) for _, row in scores.iterrows()}
+    pairs = {row["method"]: (row[CHANGE], PUBLISHED[row["method"]][0]) for _, row in scores.iterrows()}
     by_side: dict[bool, list[str]] = {}
     for name, (ours, theirs) in sorted(pairs.items()):
         by_side.setdefault(ours < theirs, []).append(f"{name} ({ours:.1f} % instead of {theirs:.1f} %)")
@@ -254,8 +205,15 @@ def gradient_space_reading(recorded: Recorded) -> list[str]:
         f"The gradient-space methods ({join(sorted(pairs), 'and')}) compare gradients at the features. They were "
         f"trained for {SHORTER['epochs']} of {STUDY.schedule.epochs} epochs, because the time on the GPU was used up. "
         f"The last of their learning rates reached its minimum soon after epoch {falling:.0f}. The published runs "
-        f"compare gradients on all shared parameters. Our Δm is {', and '.join(sides)}."
+        f"compare gradients on all shared parameters, except those of {join(AT_THE_FEATURES, 'and')}. Our Δm is "
+        f"{', and '.join(sides)}."
     )
+    if "Nash-MTL" in pairs:
+        text += (
+            f" At the features, the authors of Nash-MTL report {NASH_MTL_AT_THE_FEATURES['Nash-MTL']} %, and conclude "
+            f"that these gradients greatly reduce its performance. With the exact solver, ours is "
+            f"{pairs['Nash-MTL'][0]:.1f} %."
+        )
     return [textwrap.fill(text, WIDTH)]
 
 
@@ -294,13 +252,16 @@ def variations(recorded: Recorded) -> str:
             for method, row in changes.iterrows()]  # fmt: skip
     heads = ["method", "set-up above", *conditions]
     if RERUN in conditions:
-        heads.append("re-run by NTKMTL")
-        rows = [[*row, published(row[0])[1]] for row in rows]
+        heads += ["NTKMTL", "as reported by NTKMTL"]
+        rows = [[*row, *ntkmtl_changes(row[0])] for row in rows]
     parts = [
         f"### Other set-ups at one seed\n\nΔm (%) at seed {seed}:",
         markdown_table(heads, rows, right=range(1, len(heads))),
         *(
-            [textwrap.fill(rerun_reading(recorded, changes[[MAIN, RERUN]].dropna()), WIDTH)]
+            [
+                ntkmtl_reading(changes[RERUN]),
+                textwrap.fill(rerun_reading(recorded, changes[[MAIN, RERUN]].dropna()), WIDTH),
+            ]
             if RERUN in conditions
             else []
         ),
@@ -378,8 +339,9 @@ def section(archive: Path = ARCHIVE) -> str:
             error_table(groups),
             "![Δm of each method against the epoch, and its errors of each property](figures/qm9.svg)",
             bpgs_reading(groups, ranks),
-            *filter(None, [seeds_reading(recorded), kendall_reading(recorded)]),
+            *filter(None, [seeds_reading(recorded)]),
             reading(recorded.scores),
+            *beside_published(groups, recorded.kendall),
             *filter(None, [further(recorded), variations(recorded)]),
         ]
     )

@@ -7,7 +7,7 @@ import pandas as pd
 
 from ...data.qm9 import SINGLE_TASK_MAE, TARGETS
 from ...studies import Condition, Study
-from ...studies.qm9 import CHANGE
+from ...studies.qm9_published import CHANGE
 from .spec import Axis, FigureSpec, Line, Numbers, Panel, Points, ReferenceLine
 from .training import condition_title, styles_of_run_methods, with_seeds
 
