@@ -42,6 +42,22 @@ def test_negative_loss_is_fine_for_methods_without_logarithms(name: str) -> None
     assert caught(repeat(balancer, torch.tensor([1.0, -1.0]), 3, **needs)) == []
 
 
+def test_first_loss_takes_negative_losses_after_a_positive_one() -> None:
+    steps = iter(torch.tensor([[2.0, 0.5], [1.0, -0.5], [0.5, -1.0]]))
+    balancer = cp.FirstLoss(["a", "b"], strict=True)
+    assert caught(lambda: [balancer(losses) for losses in steps]) == []
+    assert balancer.weights is not None
+    assert balancer.weights.tolist() == [0.5, 2.0]
+    combined = cp.CAGrad(2, weighting=cp.FirstLoss(2), strict=True)
+    w = torch.ones(2, requires_grad=True)
+    for sign in (1.0, -1.0):
+        combined.backward([w.sum(), sign * w[0]], shared=[w])
+    # the replica whose first loss is negative has no first loss yet
+    replicas = cp.FirstLoss(["a", "b"], batch_shape=2)
+    (message,) = caught(repeat(replicas, torch.tensor([[1.0, 1.0], [1.0, -2.0]]), 2))
+    assert "task 'b' is negative (-2)" in message
+
+
 def test_negative_loss_beside_an_absent_task_and_in_a_replica() -> None:
     assert "task 'b' is negative" in caught(repeat(cp.UWO(["a", "b"]), [None, torch.tensor(-1.0)], 1))[0]
     losses = torch.tensor([[1.0, 2.0], [3.0, -4.0]])

@@ -176,7 +176,7 @@ class StepChecks:
         for history, row, row_weights in zip(self._rows, values, shares, strict=True):
             complete = isfinite(sum(row))
             if balancer.requires_positive_losses and not (complete and min(row) >= 0):
-                self._check_negative(balancer, row)
+                self._check_negative(balancer, history, row)
             if not (complete and history.is_complete) and history.is_missing(
                 step, [s for s in given if not (counted and isnan(row[s]))], row
             ):
@@ -219,8 +219,10 @@ class StepChecks:
                     f"is left out of the objective; strict=True raises an error for a loss that is not finite",
                 )
 
-    def _check_negative(self, balancer: "Balancer", losses: Sequence[float]) -> None:
-        lowest = min(filter(isfinite, losses), default=0.0)  # NaN marks an absent task
+    def _check_negative(self, balancer: "Balancer", history: "LossHistory", losses: Sequence[float]) -> None:
+        used = history.first or losses if balancer.uses_first_losses else losses
+        invalid = [loss for loss, first in zip(losses, used, strict=True) if isfinite(loss) and not first >= 0]
+        lowest = min(invalid, default=0.0)  # NaN marks an absent task
         if lowest < 0:
             task = balancer.tasks[losses.index(lowest)]
             self.warn(

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -117,6 +117,7 @@ class Balancer(Float32State, ABC):
     """
 
     requires_positive_losses: bool = False  # whether the method takes logarithms or inverses of losses
+    uses_first_losses: ClassVar[bool] = False  # whether these are only the first ones
     importance: Tensor | None
 
     def __init__(
@@ -163,6 +164,10 @@ class Balancer(Float32State, ABC):
     def learning(self) -> bool:
         """Whether a call may change the state: in training mode with gradients enabled."""
         return self.training and torch.is_grad_enabled()
+
+    def _must_be_positive(self) -> bool | Tensor:
+        """Return whether this step needs losses that are not negative, for all of them or for each."""
+        return self.requires_positive_losses
 
     @abstractmethod
     def backward(

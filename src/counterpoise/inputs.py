@@ -265,9 +265,14 @@ def mask_unsampled(values: Tensor, counts: Tensor) -> Tensor:
 
 
 def check_values(
-    values: Tensor, slots: Slots, tasks: tuple[str, ...], counts: Tensor | None = None, *, positive: bool = False
+    values: Tensor,
+    slots: Slots,
+    tasks: tuple[str, ...],
+    counts: Tensor | None = None,
+    *,
+    positive: bool | Tensor = False,
 ) -> None:
-    """Raise an error if a given loss is not finite or, with `positive`, negative. This synchronises with the device."""
+    """Raise an error if a given loss is not finite or, where `positive`, negative. This waits for the device."""
     invalid = ~torch.isfinite(values) | ((values < 0) & positive)
     if counts is not None:
         invalid &= has_samples(counts, values)

@@ -346,7 +346,9 @@ class Aggregation(GradientStatistics):
         if not inputs and device is None:
             values = values.to(target.device)
         if self.strict:
-            positive = any(m.requires_positive_losses for m in (self, self.weighting) if m is not None)
+            positive = self._must_be_positive()
+            if self.weighting is not None:
+                positive = positive | self.weighting._must_be_positive()
             check_values(values, slots, self.tasks, counts, positive=positive)
         if counts is not None:
             values = mask_unsampled(values, counts)

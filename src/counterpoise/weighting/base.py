@@ -192,7 +192,7 @@ class Weighting(Balancer):
             losses, self.tasks, self.batch_shape, *self._state_device_and_dtype(learned)
         )
         if self.strict:
-            check_values(values, slots, self.tasks, counts, positive=self.requires_positive_losses)
+            check_values(values, slots, self.tasks, counts, positive=self._must_be_positive())
         if counts is not None:
             values = mask_unsampled(values, counts)
         if not inputs:

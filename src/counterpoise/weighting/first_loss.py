@@ -62,6 +62,7 @@ class FirstLoss(Weighting):
     """
 
     adaptive: ClassVar[bool] = False
+    uses_first_losses: ClassVar[bool] = True
     first: Tensor
 
     def __init__(
@@ -93,6 +94,9 @@ class FirstLoss(Weighting):
     @property
     def normalised(self) -> bool:
         return self.normalise
+
+    def _must_be_positive(self) -> Tensor:
+        return torch.isnan(self.first)
 
     def observe(self, losses: Tensor) -> None:
         self.first.copy_(self._with_new_tasks(losses))
