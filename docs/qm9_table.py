@@ -210,8 +210,8 @@ def gradient_space_reading(recorded: Recorded) -> list[str]:
     )
     if "Nash-MTL" in pairs:
         text += (
-            f" At the features, the authors of Nash-MTL report {NASH_MTL_AT_THE_FEATURES['Nash-MTL']} %. We do not know "
-            f"why ours is so much lower."
+            f" At the features, the authors of Nash-MTL report {NASH_MTL_AT_THE_FEATURES['Nash-MTL']} %. We do not "
+            f"know why ours is so much lower."
         )
     return [textwrap.fill(text, WIDTH)]
 

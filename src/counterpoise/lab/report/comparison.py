@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ..studies import Study
-from .bootstrap import bootstrap_mean
+from .intervals import mean_interval
 from .ranks import PrintedTable, Ranking, rank
 from .tables import format_number, higher_is_better
 
@@ -47,7 +47,7 @@ def differences(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
         table = scores_by_seed(study, frame, metric)
         for method in table.columns.drop(reference, errors="ignore"):
             paired = (table[method] - table[reference]).dropna().to_numpy(dtype=np.float64)
-            mean, low, high = (paired.mean(), *bootstrap_mean(paired)) if len(paired) else (np.nan,) * 3
+            mean, low, high = (paired.mean(), *mean_interval(paired)) if len(paired) else (np.nan,) * 3
             rows.append(
                 {"metric": metric, "method": method, "seeds": len(paired), "mean": mean, "low": low, "high": high}
             )

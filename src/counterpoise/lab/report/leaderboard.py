@@ -8,7 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..studies import STUDIES, Study
-from .bootstrap import bootstrap_interval
+from .intervals import seed_interval
 from .leaderboard_worlds import PLAIN_SUM, TUNED_SUM, WORLDS, World, method_labels
 from .run_scores import rank_by_score
 
@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 95 % bootstrap interval over seeds."""
+    """A value with its 95 % interval over seeds."""
 
     value: float
     low: float
@@ -217,7 +217,8 @@ def compare_scores(world: World, method: "pd.Series[float]", reference: "pd.Seri
         logs = np.log(pairs.clip(lower=SMALLEST))
         gains = (logs["reference"] - logs["method"]).groupby(level="seed")
         total, count = gains.sum().to_numpy(), gains.count().to_numpy()
-        return _estimate(lambda seeds: np.exp(total[seeds].sum(-1) / count[seeds].sum(-1)), len(total))
+        found = _estimate(lambda seeds: total[seeds].sum(-1) / count[seeds].sum(-1), len(total))
+        return Estimate(*(float(np.exp(value)) for value in (found.value, found.low, found.high)))
     sums = pairs.groupby(level=["metric", "seed"]).sum().unstack("seed")
     signs = np.array([1.0 if world.metrics[metric] else -1.0 for metric in sums.index])[:, None]
     ours, theirs = (sums[name].to_numpy(dtype=np.float64) for name in ("method", "reference"))
@@ -231,4 +232,4 @@ def compare_scores(world: World, method: "pd.Series[float]", reference: "pd.Seri
 
 
 def _estimate(statistic: Callable[[NDArray[np.intp]], Array], seeds: int) -> Estimate:
-    return Estimate(float(statistic(np.arange(seeds))), *bootstrap_interval(statistic, seeds))
+    return Estimate(float(statistic(np.arange(seeds))), *seed_interval(statistic, seeds))

@@ -12,7 +12,7 @@ from rich.text import Text
 from ..studies import Study
 from ..studies.base import BPGS_RAW_LABEL
 from ..studies.claims import Claim, Comparison, Lookup, Score, Statement, Values
-from .bootstrap import LEVEL, bootstrap_interval
+from .intervals import LEVEL, bootstrap_interval, seed_interval
 from .markdown import markdown_table
 from .run_scores import select_seeds
 from .tables import DECIMALS, format_seeds, rounding
@@ -96,7 +96,7 @@ def judge(study: Study, frame: pd.DataFrame, seeds: Sequence[int]) -> list[Judge
         )
         for reading in ("BPGS", BPGS_RAW_LABEL) if about_bpgs else ("",):
             statement = claim.statement.with_method("BPGS", reading or "BPGS")
-            findings = _evaluate(study, claim.statement, statement, scores, seeds, paper_seeds)
+            findings = _evaluate(study, claim, statement, scores, seeds, paper_seeds)
             judgements.append(Judgement(study.name, claim, reading, tuple(seeds), findings))
     return judgements
 
@@ -117,12 +117,13 @@ def agreement(study: Study, frame: pd.DataFrame) -> str | None:
 
 
 def _evaluate(
-    study: Study, claimed: Statement, statement: Statement, scores: "_Scores", seeds: Sequence[int], paper_seeds: bool
+    study: Study, claim: Claim, statement: Statement, scores: "_Scores", seeds: Sequence[int], paper_seeds: bool
 ) -> tuple[Finding, ...]:
-    """Evaluate a statement; `claimed` is the same about BPGS as the paper has it."""
+    """Evaluate a statement: that of the claim, or the same about another form of BPGS."""
+    published = paper_seeds and not claim.is_beyond
     values = scores.values(statement, seeds)
     findings = []
-    for part, in_paper in zip(statement.parts, claimed.parts, strict=True):
+    for part, in_paper in zip(statement.parts, claim.statement.parts, strict=True):
         paper = _paper_value(study, in_paper)
         if values is None:
             findings.append(Finding(paper, np.nan, np.nan, np.nan, np.nan, 0.0, "not run", study.decimals))
@@ -130,7 +131,9 @@ def _evaluate(
         with np.errstate(divide="ignore", invalid="ignore"):  # a single seed has a standard deviation of zero
             ours = float(part.quantity.evaluate(_statistics(values, np.arange(len(seeds)))))
             # A single seed has no interval, unless the paper used that seed alone.
-            low, high = _interval(part, values, len(seeds)) if len(seeds) > 1 or paper_seeds else (np.nan, np.nan)
+            low = high = np.nan
+            if len(seeds) > 1 or paper_seeds:
+                low, high = _interval(part, values, len(seeds), published=published)
         margin, verdict = _verdict(part, ours, low, high, paper_seeds, rounding(study.decimals))
         note = _direction(part, ours) if verdict == "does not hold" else ""
         findings.append(Finding(paper, ours, low, high, _effect(part, values), margin, verdict, study.decimals, note))
@@ -184,9 +187,18 @@ def _statistics(values: dict[Score, Values], chosen: np.ndarray) -> Lookup:
     return lookup
 
 
-def _interval(part: Comparison, values: dict[Score, Values], count: int) -> tuple[float, float]:
-    """Return the bootstrap interval of a quantity over seeds, all scores at the same seeds."""
-    return bootstrap_interval(lambda seeds: part.quantity.evaluate(_statistics(values, seeds)), count)
+def _interval(part: Comparison, values: dict[Score, Values], count: int, *, published: bool) -> tuple[float, float]:
+    """Return the interval of a quantity over seeds, all scores at the same seeds.
+
+    Args:
+        part: The comparison.
+        values: The scores at each seed.
+        count: The number of seeds.
+        published: Whether the claim is about the paper's own seeds. It is then checked whether it holds there: the
+            percentiles do not exceed the range of these seeds.
+    """
+    interval = bootstrap_interval if published else seed_interval
+    return interval(lambda seeds: part.quantity.evaluate(_statistics(values, seeds)), count)
 
 
 def _effect(part: Comparison, values: dict[Score, Values]) -> float:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..studies import Study
-from .bootstrap import bootstrap_mean
+from .intervals import mean_interval
 from .markdown import markdown_table
 from .tables import split_columns, terminal_table
 
@@ -124,7 +124,7 @@ def changes(first: Ranking, second: Ranking) -> pd.DataFrame:
     sets = [name for name in first.scores.index if name in second.scores.index]
     before, after = first.scores.loc[sets, methods], second.scores.loc[sets, methods]
     lost = before - after
-    intervals = [bootstrap_mean(lost[method].to_numpy()) for method in methods]
+    intervals = [mean_interval(lost[method].to_numpy()) for method in methods]
     table = pd.DataFrame(
         {
             "score": before.mean(),

@@ -137,13 +137,18 @@ class Claim:
 
     Args:
         text: The sentence.
-        source: Section or table of the paper.
+        source: Section or table of the paper; "beyond the paper" for a claim of ours.
         statement: What has to hold.
     """
 
     text: str
     source: str
     statement: Statement
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether the claim is ours, and not one of a paper."""
+        return self.source.startswith("beyond the paper")
 
 
 def score(method: str, condition: str, metric: str = "macro") -> Score:

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 
 from ...studies import Study
-from ..bootstrap import bootstrap_mean
 from ..comparison import rankings, reference_method, scores_by_seed
+from ..intervals import mean_interval
 from ..tables import higher_is_better
 from .ranking import critical_difference
 from .spec import Axis, FigureSpec, Mark, Panel, Points, ReferenceLine
@@ -34,7 +34,7 @@ def scores(study: Study, frame: pd.DataFrame) -> FigureSpec:
             values = table[method].dropna().to_numpy(dtype=np.float64)
             if not len(values):
                 continue
-            low, high = bootstrap_mean(values)
+            low, high = mean_interval(values)
             style, y = indexed_style(0), np.full(len(values), float(place))
             marks.append(Points("", values, y, style, 3.0, faint=True))
             marks.append(

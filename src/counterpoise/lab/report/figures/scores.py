@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ...studies import STUDIES, Condition, Study
-from ..bootstrap import bootstrap_interval
+from ..intervals import seed_interval
 from ..tables import method_order
 from .spec import (
     TEXT_COLOUR,
@@ -206,7 +206,7 @@ def _relative_drop(start: np.ndarray, end: np.ndarray) -> tuple[float, float, fl
     def relative_drop(seeds: np.ndarray) -> np.ndarray:
         return np.asarray(100 * (1 - end[seeds].mean(-1) / start[seeds].mean(-1)))
 
-    return float(relative_drop(np.arange(len(start)))), *bootstrap_interval(relative_drop, len(start))
+    return float(relative_drop(np.arange(len(start)))), *seed_interval(relative_drop, len(start))
 
 
 def _seed_count(frame: pd.DataFrame, study: Study) -> str:
