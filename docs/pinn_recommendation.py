@@ -19,6 +19,7 @@ from counterpoise.lab.report.leaderboard_text import (
     better_first,
     format_estimate,
     join,
+    join_factors,
     pinn_methods,
     pinn_steps,
     usage,
@@ -74,7 +75,9 @@ def pinn_row() -> tuple[str, str, str]:
     use = join([f"{code[method]}{notes[recorded_costs()[method].passes]}" for method in methods])
     worse = {method: equations(worse_problems(standings, method)) for method in methods}
     gains = [f"{m}: {without_interval(m)}{f', but worse on {worse[m]}' if worse[m] else ''}" for m in methods]
-    why = f"{'; '.join(gains)}; BPGS on losses: {without_interval('BPGS')}"
+    tuned = join_factors(standings.world, [s.against_tuned for s in better_first(standings, chosen())])
+    why = f"{'; '.join(gains)}; against a hand-tuned factor: {tuned}"
+    why += f"; BPGS on losses: {without_interval('BPGS')}"
     losses = "are the residual and boundary terms of a PINN, trained for many thousand steps"
     few = f"For few steps: `{usage(recipes()['LRA']).replace('tasks', '…')}`"
     fails = (

@@ -1,5 +1,6 @@
 """Compute the leaderboard of the recorded results, for the generated parts of the documentation."""
 
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -103,13 +104,16 @@ def ledgers() -> dict[str, str]:
 def verdicts(folder: str) -> dict[str, int]:
     """Count the claims of a ledger by verdict: for the released form of BPGS, the worst at several sets of seeds."""
     order = ("does not hold", "undecided", "holds", "not run")
-    worst: dict[tuple[str, str], str] = {}
+    worst: dict[tuple[str, str, int], str] = {}
+    times: Counter[tuple[str, ...]] = Counter()  # two studies can have the same claim
     text = (RESULTS / folder / "ledger.md").read_text(encoding="utf-8").replace(r"\|", "/")
     rows = (line.strip("| ").split(" | ") for line in text.splitlines() if "**" in line and line.startswith("|"))
-    for claim, where, reading, _, marked, *_ in rows:
+    for claim, where, reading, seeds, marked, *_ in rows:
         if "raw" not in reading:
             verdict = marked.strip("*")
-            worst[claim, where] = min(worst.get((claim, where), verdict), verdict, key=order.index)
+            times[claim, where, reading, seeds] += 1
+            key = claim, where, times[claim, where, reading, seeds]
+            worst[key] = min(worst.get(key, verdict), verdict, key=order.index)
     return {verdict: list(worst.values()).count(verdict) for verdict in VERDICTS}
 
 

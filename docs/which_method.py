@@ -109,7 +109,9 @@ def on_molecules() -> str:
     ordered = sorted(better, key=lambda s: s.against_sum.value if s.against_sum else 0.0)
     low, high = (without_interval(molecules.world, s.against_sum) for s in (ordered[0], ordered[-1]))
     gains = f"{low.replace('error', 'errors').removesuffix(' lower')} to {high.removeprefix('error ')}"
-    return f"{gains}, except with {join(others, 'and')}" if others else gains
+    if not others:
+        return gains
+    return f"{gains} with {join([s.method for s in better], 'and')}, not shown to be lower with {join(others, 'and')}"
 
 
 def scale_and_gradients() -> str:

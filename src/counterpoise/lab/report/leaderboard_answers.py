@@ -15,6 +15,7 @@ from .leaderboard_text import (
     format_estimate,
     is_worse,
     join,
+    join_factors,
     other_methods,
     pinn_methods,
     pinn_steps,
@@ -34,7 +35,7 @@ EACH = PASSES["each"]
 LEAST_WORLDS = 4
 """With fewer worlds, no method is recommended for all of them."""
 MAX_NAMES = 4
-FIXED = 'fixed={"kl": beta}'
+FIXED = 'cp.FirstLoss(tasks, fixed={"kl": beta})'
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Answer:
         text: The details.
         anchor: Anchor of the numbers on the page. Default: none.
         methods: The methods that it recommends.
-        option: An option that it recommends, of any method. Default: none.
+        call: A further call that it recommends. Default: none.
     """
 
     question: str
@@ -57,12 +58,12 @@ class Answer:
     text: str
     anchor: str = ""
     methods: tuple[str, ...] = ()
-    option: str = ""
+    call: str = ""
 
     @property
     def code(self) -> tuple[str, ...]:
-        """The option, and how to build the methods."""
-        return tuple(filter(None, (self.option, *(usage(recipes()[method]) for method in self.methods))))
+        """How to build the methods, and the further call."""
+        return tuple(filter(None, (*(usage(recipes()[method]) for method in self.methods), self.call)))
 
 
 WARNED = ("BPGS", "Nash-MTL", "Gradient normalisation")
@@ -111,7 +112,7 @@ def _different_units(
     )
     if left_out := [s.method for s in candidates if s not in chosen]:
         verb = "are" if left_out[1:] else "is"
-        note += f" {join(left_out, 'and')} {verb} as good here, but not better than the plain sum on QM9."
+        note += f" {join(left_out, 'and')} {verb} as good here, but not shown to be better than the plain sum on QM9."
     failing = [name for name in names if physics and name in collapsed_methods(physics)]
     if failing:
         note += f" Do not use {join(failing)} if a loss can be driven to zero."
@@ -144,7 +145,7 @@ def _on_molecules(molecules: WorldStandings, names: Sequence[str]) -> str:
         return ""
     text = f"On QM9, where the targets are standardised, {join(better, 'and')} {'are' if better[1:] else 'is'} better "
     text += "than the plain sum"
-    return text + (f", and {join(others, 'and')} {'are' if others[1:] else 'is'} not. " if others else ". ")
+    return text + (f"; {join(others, 'and')} {'are' if others[1:] else 'is'} not shown to be. " if others else ". ")
 
 
 def _passes(names: Sequence[str], costs: Mapping[str, Cost]) -> str:
@@ -172,6 +173,9 @@ def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
             for problem, estimate in exceptions.items()
         ]
     note = f"Against the plain sum, {'; '.join(gains)}."
+    if all(standing.against_tuned for standing in chosen):
+        tuned = join_factors(world, [standing.against_tuned for standing in chosen])
+        note += f" Against the best hand-tuned sum: {tuned}."
     collapsed = [f"{name} on losses" if name == "BPGS" else name for name in collapsed_methods(standings)]
     others = len(collapsed) - 1
     if "BPGS on losses" in collapsed:
@@ -210,7 +214,7 @@ def _penalty(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
     free = [method for method in kept if costs[method].passes == "one"]
     note += f". Not detectably worse with one backward pass: {join(free, 'and')}." if free else "."
     text = "If the other losses are tasks of different scale, divide these by their first values and fix the penalty: "
-    text += f"cp.FirstLoss(tasks, {FIXED}). Choose its factor again for each method. "
+    text += f"{FIXED}. Choose its factor again for each method. "
     text += f"Not detectably worse than the plain sum: {join(kept, 'and')}. " if kept else ""
     return Answer(
         "One loss is a KL term or another penalty.", "A fixed weight for this term.", note, text + _evidence(standings),
@@ -297,8 +301,9 @@ def _unknown_case(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) ->
     note += ", except in Penalties: such a term needs a fixed weight." if exempt else "."
     counted = " without Penalties" if penalised else ""
     text = (
-        f"{len(places)} methods have a rank in at least {len(board) - 1} of {len(board)} worlds{counted}. Not "
-        f"detectably worse than the plain sum in any of these, by mean rank: {join(named, 'and')}. "
+        f"{len(places)} methods were ranked in at least {len(board) - 1} of {len(board)} worlds{counted}. "
+        f"{len(safe)} of them are not detectably worse than the plain sum in any of these worlds, the best mean rank "
+        f"first: {join(named, 'and')}. "
     )
     text += "".join(_worlds_without_rank(board, method) for method in chosen)
     failing = [f"{method} ({join(titles, 'and')})" for method, titles in worse.items() if titles]

@@ -38,6 +38,15 @@ def without_interval(world: World, estimate: Estimate | None) -> str:
     return format_estimate(world, estimate).split(" [")[0]
 
 
+def join_factors(world: World, estimates: Sequence[Estimate | None]) -> str:
+    """Join comparisons of errors without their intervals: "error 12 × and 3.0 × lower"."""
+    found = [without_interval(world, estimate) for estimate in estimates]
+    if len({text.rsplit(" ", 1)[-1] for text in found}) > 1:
+        return join(found, "and")
+    (*first, last), name = found, "error "
+    return name + join([*(text.removeprefix(name).rsplit(" ", 1)[0] for text in first), last.removeprefix(name)], "and")
+
+
 def _format_factor(estimate: Estimate) -> str:
     lower = estimate.value >= 1
     numbers = [estimate.value, *((estimate.low, estimate.high) if lower else (estimate.high, estimate.low))]

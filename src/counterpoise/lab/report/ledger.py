@@ -26,7 +26,7 @@ class Finding:
 
     paper: float
     ours: float
-    low: float  # of the bootstrap interval over seeds
+    low: float  # of the 95 % interval over seeds
     high: float
     effect: float  # mean over standard deviation of the quantity's values at single seeds
     margin: float  # distance from failing, in units of the quantity or as a logarithm; negative if it fails
@@ -235,7 +235,7 @@ def terminal(judgements: Sequence[Sequence[Judgement]]) -> Table:
         text = Text(claim.text)
         text.append(f"\n{claim.source}{f', read as {reading}' if reading == BPGS_RAW_LABEL else ''}", style="dim")
         table.add_row(text, *(_terminal_cell(judgement) for judgement in row))
-    table.caption = f"ours [{LEVEL:.0%} bootstrap interval over seeds, paired]; all parts are in ledger.csv"
+    table.caption = f"ours [{LEVEL:.0%} interval over seeds, paired]; all parts are in ledger.csv"
     return table
 
 

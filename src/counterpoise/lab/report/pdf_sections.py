@@ -127,9 +127,9 @@ def add_leaderboard(story: Story, leaderboard: LeaderboardSection, folder: Path)
         return
     story.heading("Which method?", "leaderboard")
     story.text(
-        "Each method is compared with the plain sum on the same problems and seeds, with a paired bootstrap over "
-        "seeds. Intervals over three seeds are too narrow, and a single seed has none. Where it was run, the "
-        "hand-tuned sum has the fixed weights that undo all loss factors, or the best of several."
+        "Each method is compared with the plain sum on the same problems and seeds. Intervals are from a paired "
+        "bootstrap over seeds or, with fewer than five seeds, Student's t; a single seed has none. Where it was run, "
+        "the hand-tuned sum has the fixed weights that undo all loss factors, or the best of several."
     )
     for answer in leaderboard.answers:
         story.add(Paragraph(f"<b>{markup(answer.question)}</b> {markup(answer.text or answer.note)}", BODY))
@@ -239,7 +239,8 @@ def add_ledger(story: Story, page: Page, titles: Mapping[str, str]) -> None:
     story.text(
         "Claims that do not hold come first. A claim is judged at each set of seeds (✓ holds, ✗ does not hold, "
         "? undecided), and with raw ω where it is about BPGS. For a claim with several parts, the part closest to "
-        "failing is shown; ledger.csv has all parts. Intervals are from a paired bootstrap over seeds."
+        "failing is shown; ledger.csv has all parts. Intervals are from a paired bootstrap over seeds; for claims of "
+        "ours, with fewer than five seeds, from Student's t."
     )
     for group in ledger_groups(page.rows):
         anchor = group.first.anchor
