@@ -21,8 +21,9 @@ RECOMMENDED = ("BPGS (gradient)", "BPGS + CAGrad")
 MAX_METHODS = 24
 COLUMNS = 3
 LEAST_TIMES = 6
-LETTERS = 13.5  # of a name that fit between two costs
 """With fewer measured times, cost is the number of backward passes."""
+LETTERS = 13.5  # of a name that fit between two costs
+BESIDE = 5.0  # typographic points from a point to its number
 TICKS = ("1", "1, some per loss", "1 per loss")
 FACTORS = tuple(digit * 10.0**power for power in range(-4, 5) for digit in (1, 3))
 NEAR_FACTORS = (0.4, 0.5, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5)
@@ -78,15 +79,34 @@ def _panel(standings: WorldStandings, methods: Sequence[str]) -> Panel:
         ]  # fmt: skip
         if rows:
             marks.append(_points(standings, label, style, rows))
-    neutral, count = 1.0 if world.unit == "factor" else 0.0, len(standings.seeds)
-    marks.append(ReferenceLine(neutral, "vertical", emphasised=True))
+    marks.append(ReferenceLine(1.0 if world.unit == "factor" else 0.0, "vertical", emphasised=True))
+    shown = {place: standing for place, method in enumerate(methods) if (standing := standings.find(method))}
+    marks += [
+        TextLabel(_floor(standings), place, text, "left", x_offset=BESIDE)
+        for place, standing in shown.items()
+        if (text := _beyond_the_edge(standings, standing))
+    ]
     ticks = list(enumerate(methods))
     return Panel(
         marks,
-        f"{world.title} ({count}\N{NO-BREAK SPACE}seed{'s' if count > 1 else ''})",
+        f"{world.title} ({_seeds([standing.seeds for standing in shown.values()])})",
         _factor_axis(world, marks) if world.unit == "factor" else _change_axis(standings),
         Axis(ticks=ticks, limits=(len(methods) - 0.4, -0.6)),
     )
+
+
+def _seeds(counts: Sequence[int]) -> str:
+    """Return the number of seeds, or their range if it differs between methods: "1 to 3 seeds"."""
+    low, high = min(counts), max(counts)
+    return f"{high if low == high else f'{low} to {high}'}\N{NO-BREAK SPACE}seed{'s' if high > 1 else ''}"
+
+
+def _beyond_the_edge(standings: WorldStandings, standing: Standing) -> str:
+    """Return the change of a method that is drawn at the edge: "−34 %"; empty for others."""
+    estimate, factors = standing.against_sum, standings.world.unit == "factor"
+    if estimate is None or factors or estimate.value >= _floor(standings):
+        return ""
+    return f"{estimate.value:.0f}\N{NO-BREAK SPACE}%".replace("-", "−")
 
 
 def _change_axis(standings: WorldStandings) -> Axis:
@@ -136,7 +156,8 @@ def frontier(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> Figu
     columns = min(COLUMNS, len(panels))
     return FigureSpec(
         "Score against cost: the best method of each cost is named, the dashed line is the plain sum",
-        "Scores relative to the plain sum against the cost of a step, with a panel per world.",
+        "Scores relative to the plain sum against the cost of a step, with a panel per world. FAMO also needs a second "
+        "forward pass.",
         panels,
         columns=columns,
         size=(3.7 * columns, 0.4 + 2.9 * -(-len(panels) // columns)),
@@ -155,9 +176,9 @@ def _frontier_panel(standings: WorldStandings, costs: Mapping[str, Cost]) -> Pan
     span = (high - low) or 1.0
     marks: list[Mark] = [ReferenceLine(0.0, "horizontal", emphasised=True)]
     times = {method: time for method in heights if (time := costs[method].time) is not None}
+    positions = dict(times)
     if len(times) >= LEAST_TIMES:
         x_axis = Axis("time of a step, relative to the plain sum")
-        marks.append(_named_points(times, heights, standings))
         frontier_methods = [
             m for m in times if not any(times[o] < times[m] and heights[o] >= heights[m] for o in times)
         ]
@@ -166,14 +187,20 @@ def _frontier_panel(standings: WorldStandings, costs: Mapping[str, Cost]) -> Pan
         x_axis = Axis(
             "backward passes of a step", ticks=list(enumerate(TICKS)), limits=(-0.6, len(TICKS) - 0.4), grid=False
         )
-        names, unit = {}, 1.0
+        names, unit, positions = {}, 1.0, {}
         for place, kind in enumerate(PASSES):
             group = [method for method in heights if costs[method].passes == kind]
             if group:
                 spread = np.linspace(-0.15, 0.15, len(group)) if len(group) > 1 else np.zeros(1)
-                marks.append(_named_points(dict(zip(group, place + spread, strict=True)), heights, standings))
+                positions |= dict(zip(group, place + spread, strict=True))
                 names[max(group, key=lambda method: heights[method])] = place
+    marks.append(_named_points(positions, heights, standings))
     marks += _name_labels(names, heights, unit, span)
+    marks += [
+        TextLabel(x, heights[method], text, "left", x_offset=BESIDE)
+        for method, x in positions.items()
+        if (standing := standings.find(method)) and (text := _beyond_the_edge(standings, standing))
+    ]
     y_ticks = [(np.log10(factor), f"{factor:g}") for factor in _tick_factors(10**low, 10**high)] if factors else None
     y_axis = Axis(axis_label(world), ticks=y_ticks, limits=(low - 0.08 * span, high + 0.24 * span))
     return Panel(marks, world.title, x_axis, y_axis)

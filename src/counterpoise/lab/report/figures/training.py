@@ -44,9 +44,11 @@ def condition_title(study: Study, condition: Condition) -> str:
 
 
 def with_seeds(title: str, runs: pd.DataFrame) -> str:
-    seeds = sorted(runs["seed"].unique())
-    which = f"{len(seeds)} seeds, ± 1 sd" if len(seeds) > 1 else f"seed {seeds[0]}"
-    return f"{title} ({which})"
+    """Return the title with the number of seeds, which may differ between methods."""
+    seeds, counts = runs["seed"].unique(), runs.groupby("method")["seed"].nunique()
+    low, high = counts.min(), counts.max()
+    number = f"{high}" if low == high else f"{low} to {high}"
+    return f"{title} ({f'{number} seeds, ± 1 sd' if len(seeds) > 1 else f'seed {seeds[0]}'})"
 
 
 def metric_panel(histories: pd.DataFrame, styles: Mapping[str, MarkStyle], metric: str, title: str) -> Panel:
