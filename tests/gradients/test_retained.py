@@ -48,6 +48,10 @@ def backward_with_monitor(trunk: nn.Module, losses: Losses) -> None:
     sum(cp.diagnose(3, shared=trunk.parameters())(losses()), torch.zeros(())).backward()
 
 
+def backward_with_norms(trunk: nn.Module, losses: Losses) -> None:
+    cp.GradNormalise(3).backward(losses(), shared=trunk.parameters())
+
+
 @pytest.fixture(autouse=True)
 def _cache_with_donating_code(network: tuple[nn.Module, Losses], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fill torch's cache with code whose backward pass overwrites saved buffers, then reset Dynamo.
@@ -64,7 +68,7 @@ def _cache_with_donating_code(network: tuple[nn.Module, Losses], monkeypatch: py
         torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("run_backward", [backward_with_nash, backward_with_monitor])
+@pytest.mark.parametrize("run_backward", [backward_with_nash, backward_with_monitor, backward_with_norms])
 def test_retained_graph_is_correct_despite_the_cache(
     run_backward: Callable[[nn.Module, Losses], None], network: tuple[nn.Module, Losses]
 ) -> None:
@@ -137,7 +141,7 @@ def test_batched_passes_are_disabled_for_compiled_networks() -> None:
     torch.testing.assert_close(*found)
 
 
-@pytest.mark.parametrize("run_backward", [backward_with_nash, backward_with_monitor])
+@pytest.mark.parametrize("run_backward", [backward_with_nash, backward_with_monitor, backward_with_norms])
 @pytest.mark.parametrize("donated", [True, False])
 def test_graphs_that_are_not_retained_raise(
     run_backward: Callable[[nn.Module, Losses], None], donated: bool, network: tuple[nn.Module, Losses]

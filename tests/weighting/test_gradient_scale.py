@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.balance_warnings import caught
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -279,6 +280,35 @@ def test_absent_task_keeps_its_statistics(name: str) -> None:
     torch.testing.assert_close(
         step(balancer, net)[0] / step(balancer, net)[1], before[0] / before[1], rtol=0.5, atol=0.0
     )
+
+
+@pytest.mark.parametrize("name", [name for name in SCALE if name != "ntk"])
+def test_parameters_of_another_network_are_refused(name: str) -> None:
+    net, other = Net(), Net()
+    balancer = SCALE[name](TASKS)
+    with pytest.raises(ValueError, match="no task depends on any of the tensors"):
+        balancer.backward(net.losses(), shared=other.shared.parameters())
+    with pytest.raises(ValueError, match="no task depends on any of the tensors"):
+        cp.CAGrad(TASKS, weighting=SCALE[name](TASKS)).backward(net.losses(), shared=other.shared.parameters())
+
+
+@pytest.mark.parametrize("name", [name for name in SCALE if name != "ntk"])
+def test_a_task_without_a_shared_gradient_warns_once(name: str) -> None:
+    net, probe = Net(), nn.Linear(5, 1)
+    balancer = SCALE[name](TASKS)
+
+    def losses() -> dict[str, Tensor]:
+        return net.losses() | {"c": probe(net.x).square().mean()}
+
+    def train() -> None:
+        for _ in range(3):
+            balancer.backward(losses(), shared=net.shared.parameters())
+
+    (message,) = caught(train)
+    assert "task 'c' does not depend on" in message
+    assert "Pass it as fixed={'c': factor}" in message
+    # a batch that has this task alone is not an error once another one was measured
+    balancer.backward({"c": losses()["c"]}, shared=net.shared.parameters())
 
 
 @pytest.mark.parametrize("name", SCALE)

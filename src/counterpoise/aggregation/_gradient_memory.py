@@ -1,6 +1,7 @@
 """State with the size of the task gradients."""
 
 from collections.abc import Callable, Mapping
+from itertools import zip_longest
 from typing import Any, Self
 
 import torch
@@ -32,10 +33,11 @@ class GradientMemory(nn.Module):
             ]
         shapes, expected = [tuple(m.shape) for m in self.tensors], [(tasks, *t.shape) for t in targets]
         if shapes != expected:
+            before, now = next((a, b) for a, b in zip_longest(shapes, expected) if a != b)
             raise ValueError(
-                f"the gradients of all tasks have shapes {expected}, but earlier ones had {shapes}: compare tasks at "
-                f"the same place in every step, and call reset() after changing it (with features=, that is a fixed "
-                f"batch size)"
+                f"the gradients of the tasks have other shapes than in earlier steps (the first difference: "
+                f"{now or 'no tensor'} instead of {before or 'no tensor'}). Call reset() after freezing or unfreezing "
+                f"shared parameters; with features=, the batch size must not change"
             )
         # A checkpoint may have been loaded to another device.
         self.tensors = [memory.to(target.device) for memory, target in zip(self.tensors, targets, strict=True)]

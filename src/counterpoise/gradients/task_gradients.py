@@ -12,7 +12,10 @@ from .layer_outputs import LayerOutputs
 from .sharding import is_sharded
 from .types import GradientList, TaskGradients, TaskRoot
 
-UNREACHED = "no task depends on any of the tensors on which gradients are compared"
+UNREACHED = (
+    "no task depends on any of the tensors on which gradients are compared: check that shared= or features= belong to "
+    "this model, and not to a copy of it"
+)
 
 
 def loop_gradients(

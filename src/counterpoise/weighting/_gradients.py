@@ -70,6 +70,7 @@ class Schedule(nn.Module):
 
 
 def measure_gradients(
+    caller: object,
     values: Tensor,
     slots: Slots,
     inputs: Sequence[Tensor],
@@ -81,6 +82,7 @@ def measure_gradients(
     """Return the gradients of the losses, averaged over ranks, as dense tensors. The graph is kept.
 
     Args:
+        caller: the balancer, for which compiled graphs are checked once.
         values: the detached losses, (…, T).
         slots: the task of each input; None if one input holds all tasks.
         inputs: the losses as the user passed them.
@@ -105,6 +107,7 @@ def measure_gradients(
         flow = distributed.average_losses(values, counts, group)[1].to(flow)
     roots = gradients.task_roots(values, slots, inputs, flow if scale is None else flow * scale)
     targets = list(place.targets)
+    gradients.check_retained(caller, roots, targets)
     rows: list[GradientList] = [
         [*map(_dense, torch.autograd.grad(root.loss, targets, root.grad, retain_graph=True, allow_unused=True))]
         for root in roots

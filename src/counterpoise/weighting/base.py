@@ -26,6 +26,7 @@ from ..distributed import ProcessGroup
 from ..functional import Step, limit_ratio, raise_to_ratio, rescale_to_sum, weighted_sum
 from ..functional._floats import FloatStep
 from ..gradients import ComparisonTargets, TaskGradients
+from ..gradients.task_gradients import UNREACHED
 from ..inputs import Losses, PerTask, Slots, check_number, check_values, collect_losses, cut_nonfinite, mask_unsampled
 from ._direct import direct_objective
 from ._gradients import Schedule, measure_gradients
@@ -109,6 +110,7 @@ class Weighting(Balancer):
         self._held: Tensor | None = None  # the weights during one step of an optimiser with a closure
         self._in_closure = False
         self._is_combined = False  # whether a gradient-space method uses the weights
+        self._has_measured = False  # whether a measurement has found the gradient of a task
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -266,10 +268,20 @@ class Weighting(Balancer):
             given = [slot for slot in given if present[slot]]
         # In a process group, ranks with different tasks must measure in the same steps.
         if learning and self.schedule.is_due(None if distributed.is_active(self.process_group) else given):
-            grads = measure_gradients(values, slots, inputs, place, counts, scale, self.process_group)
+            grads = measure_gradients(self, values, slots, inputs, place, counts, scale, self.process_group)
+            self._check_reached(grads)
             with torch.no_grad():
                 self.renew(grads)
         return needs
+
+    def _check_reached(self, grads: TaskGradients) -> None:
+        """Raise an error if no measurement has found a gradient yet, and warn about tasks without one."""
+        without = [slot for slot, row in zip(grads.slots, grads.rows, strict=True) if all(grad is None for grad in row)]
+        self._has_measured |= len(without) < len(grads.slots)
+        if grads.slots and not self._has_measured:
+            raise ValueError(UNREACHED)
+        for slot in without:
+            self._checks.warn_unreached(self, slot)
 
     def _measure_call(
         self,
