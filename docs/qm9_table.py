@@ -34,6 +34,7 @@ from counterpoise.lab.studies.qm9 import (
     SANITISED,
     SHORTER,
     STUDY,
+    TOLERANCE,
 )
 from counterpoise.lab.studies.qm9_published import (
     AT_THE_FEATURES,
@@ -154,7 +155,7 @@ def bpgs_reading(groups: dict[str, pd.DataFrame], ranks: "pd.Series[float]") -> 
     first = places[0]
     at = "At a single seed, " if min(map(len, found.values())) == 1 else ""
     text = (
-        f"{at}**BPGS** is number {places.index('BPGS') + 1} of {len(places)} by Δm, and number "
+        f"{at}**BPGS** has place {places.index('BPGS') + 1} of {len(places)} by Δm, and place "
         f"{by_rank.index('BPGS') + 1} by mean rank over the properties ({ranks['BPGS']:.1f}). "
         f"{first}, the first by Δm, has a mean rank of {ranks[first]:.1f}. Of these methods, BPGS has the lowest "
         f"error of {lowest}, and the highest of {highest}. "
@@ -305,7 +306,12 @@ def reading(scores: pd.DataFrame) -> str:
     if all(judgement.decisive.verdict == "not run" for judgement in judgements):
         return f"The verdicts of the {LEDGER} are provisional: not all {len(STUDY.seeds)} seeds are recorded yet."
     lines = [f"- {judgement.claim.text}: {describe(judgement)}." for judgement in judgements]
-    return "\n".join([f"What the runs say about the claims of the {LEDGER}:", "", *lines])
+    text = (
+        f"What the runs say about the claims of the {LEDGER}. A published Δm *holds* if ours is within "
+        f"{100 * TOLERANCE:.0f} % of it. The difference of a comparison is positive if it supports the claim; its "
+        f"interval is that of Student's t."
+    )
+    return "\n".join([textwrap.fill(text, WIDTH), "", *lines])
 
 
 def is_plain(judgement: Judgement) -> bool:
@@ -320,7 +326,7 @@ def describe(judgement: Judgement) -> str:
         return "not run at all three seeds"
     interval = f"95 % interval {found.low:.1f} to {found.high:.1f}"
     if judgement.claim.text.startswith(tuple(f"{method}: " for method in PUBLISHED)):
-        return f"{found.verdict}, ours is {found.ours:.1f} % ({interval})"
+        return f"{found.verdict}, ours is {found.ours:.1f} %"
     return f"{found.verdict}, the difference is {found.ours:.1f} ({interval})".replace("-", "−")
 
 
