@@ -79,6 +79,7 @@ class StudySection:
     strips: list[PredictionStrip] = field(default_factory=list)
     runs: RunDetails = field(default_factory=lambda: RunDetails({}, []))
     files: list[str] = field(default_factory=list)
+    marked_where: str = ""  # when a published value is marked
 
     @property
     def shown_tables(self) -> int:
@@ -148,7 +149,15 @@ def study_section(
         list(_prediction_strips(study, cells, collected)),
         run_details(cells, collected),
         [name for name in files if Path(name).stem in (study.name, f"{study.name}-ranks", *figures)],
+        _marked_where(study),
     )
+
+
+def _marked_where(study: Study) -> str:
+    """Say when a published value is marked, which the tolerance of its table entry decides."""
+    if study.layout == "metrics":
+        return "ours differs by more than two published standard deviations (without one, never)"
+    return f"ours differs by more than {tables.AGREES}"
 
 
 def _missing_runs(study: Study, cells: Sequence[Cell]) -> str:

@@ -194,7 +194,8 @@ def _table_key(section: StudySection) -> str:
     if any("±" in cell["text"] for cell in cells):
         parts.append("± one standard deviation over seeds")
     if any(cell["paper"] for cell in cells):
-        parts.append("the paper's values below ours, marked ≠ where they differ")
+        marked = f", marked ≠ where {section.marked_where}" if section.has_differences else ""
+        parts.append(f"published values below ours{marked}")
     text = "; ".join(parts)
     return f"{text[0].upper() if text[0] != '<' else text[0]}{text[1:]}." if text else ""
 
