@@ -79,7 +79,7 @@ def pinn_row() -> tuple[str, str, str]:
     why = f"{'; '.join(gains)}; against a hand-tuned factor: {tuned}"
     why += f"; BPGS on losses: {without_interval('BPGS')}"
     losses = "are the residual and boundary terms of a PINN, trained for many thousand steps"
-    few = f"For few steps: `{usage(recipes()['LRA']).replace('tasks', '…')}`"
+    few = f"For few steps (measured on Helmholtz alone): `{usage(recipes()['LRA']).replace('tasks', '…')}`"
     fails = (
         f"{join(methods, 'and')} can fail, too, if a constant solves the residual (advection): use `cp.Static` there"
     )
