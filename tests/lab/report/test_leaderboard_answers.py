@@ -14,6 +14,7 @@ from counterpoise.lab.report.leaderboard_cost import step_costs
 from counterpoise.lab.report.leaderboard_page import head_to_head_table
 from counterpoise.lab.report.leaderboard_text import (
     collapsed_methods,
+    keep_together,
     pinn_methods,
     pinn_steps,
     usage,
@@ -200,3 +201,9 @@ def test_usage_is_code_that_builds_the_method() -> None:
             assert isinstance(eval(code, {"cp": cp, "tasks": ["residual", "boundary"]}), cp.Balancer), name
     assert usage(recipes()["LRA (mean/mean)"]) == 'cp.LRA(tasks, reference="residual", form="mean-mean")'
     assert usage(recipes()["BPGS + CAGrad"]).endswith("weighting=cp.BPGS(tasks))")
+
+
+def test_lines_do_not_break_within_intervals_or_before_units() -> None:
+    text = "error 17 × lower [15, 19], and +3.0 % [+0.9, +5.5] of [all methods of the library]"
+    parts = "error 17|× lower [15,|19], and +3.0|% [+0.9,|+5.5] of [all methods of the library]"
+    assert keep_together(text) == parts.replace("|", "\N{NO-BREAK SPACE}")

@@ -36,6 +36,7 @@ from .html_sections import (
     study_section,
 )
 from .leaderboard_page import LeaderboardSection, leaderboard_section, run_scores_file
+from .leaderboard_text import keep_together
 from .report import Report
 from .run_collection import CollectedRuns, FinishedRun
 from .variants import ReportVariant, report_variants, seeds_to_report
@@ -149,6 +150,7 @@ def render_page(page: Page, collected: CollectedRuns) -> str:
         loader=PackageLoader("counterpoise.lab.report"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
+    environment.filters["keep_together"] = keep_together
     return environment.get_template("page.html.j2").render(
         sections=page.sections,
         document=page.document,

@@ -1,6 +1,7 @@
 """Comparisons as text, and the selections of methods that the answers and the documentation share."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 
 import counterpoise as cp
@@ -31,6 +32,12 @@ def format_estimate(world: World, estimate: Estimate | None) -> str:
     numbers = [estimate.value, estimate.low, estimate.high]
     value, low, high = (f"{round(number, 1) + 0.0:+.1f}".replace("-", "−") for number in numbers)
     return f"{value} %" if low == high else f"{value} % [{low}, {high}]"
+
+
+def keep_together(text: str) -> str:
+    """Return a text in which lines do not break within an interval, or between a number and its unit."""
+    text = re.sub(r"(?<=\d) (?=[%×])", "\N{NO-BREAK SPACE}", text)
+    return re.sub(r"\[[^\]]{1,20}\]", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
 
 
 def without_interval(world: World, estimate: Estimate | None) -> str:

@@ -17,7 +17,7 @@ from .html import TASK_NAMES, Page
 from .html_ledger import LedgerRow, ledger_groups
 from .html_sections import StudySection, printed_table
 from .leaderboard_page import LeaderboardSection
-from .leaderboard_text import join
+from .leaderboard_text import join, keep_together
 from .ledger import Verdict
 from .pdf_document import PORTRAIT, WIDTHS, Contents
 from .pdf_figures import figure_content, prediction_table, reflow
@@ -104,13 +104,13 @@ def abstract(page: Page) -> list[str]:
             f"Brackets are 95 % intervals over seeds."
         )
     found += [
-        f"<b>{markup(answer.question)}</b> {markup(answer.short)} {markup(answer.note)}"
+        f"<b>{markup(answer.question)}</b> {markup(answer.short)} {markup(keep_together(answer.note))}"
         for answer in page.leaderboard.answers
         if answer.anchor  # of a table or figure with its numbers
     ]
     if page.rows:
-        text = f"Of {len(page.rows)} claims, {count_verdicts(page.rows)}"
-        found.append(f"<b>Do the paper's claims hold?</b> {text} {link('Appendix A', 'ledger')} lists them.")
+        text = f"Of {len(page.rows)} claims of papers and of this project, {count_verdicts(page.rows)}"
+        found.append(f"<b>Do the claims hold?</b> {text} {link('Appendix A', 'ledger')} lists them.")
     return found or ["The tables and figures of all studies follow."]
 
 
@@ -132,7 +132,9 @@ def add_leaderboard(story: Story, leaderboard: LeaderboardSection, folder: Path)
         "the hand-tuned sum has the fixed weights that undo all loss factors, or the best of several."
     )
     for answer in leaderboard.answers:
-        story.add(Paragraph(f"<b>{markup(answer.question)}</b> {markup(answer.text or answer.note)}", BODY))
+        story.add(
+            Paragraph(f"<b>{markup(answer.question)}</b> {markup(keep_together(answer.text or answer.note))}", BODY)
+        )
     for name, spec in leaderboard.figures.items():
         file = folder / "figures" / f"{name}.pdf"
         reflowed = reflow(spec)
