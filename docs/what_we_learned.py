@@ -241,21 +241,22 @@ def conclusion() -> str:
     """Compare BPGS with simpler methods where it is meant to be used."""
     text = (
         "BPGS removes the scales of supervised losses that differ by orders of magnitude. UW-O and First loss are "
-        "simpler, and FAMO is as cheap except for a second forward pass"
+        "simpler, and FAMO needs only a second forward pass"
     )
     signs = {other: verdict(world("tables-rescaled"), against("tables-rescaled", "BPGS", other)) for other in SIMPLER}
     behind = [other for other, sign in signs.items() if sign > 0]
-    text += (
-        f": {join(behind, 'and')} score lower on rescaled tables. "
-        if behind
-        else (": none of them is shown to score lower on rescaled tables. ")
-    )
+    names = join(behind, "and") if behind else "none of them is shown to"
+    text += f": {names} score lower on rescaled tables. "
     fixed = compared("molecules", "BPGS", "First loss")
     sign = verdict(world("molecules"), against("molecules", "BPGS", "First loss"))
     seeds = len(recorded_board()["molecules"].seeds)
-    finding = {1: "learning pays", 0: f"{seeds} seeds do not decide whether learning pays", -1: "learning harms"}[sign]
-    return text + (
-        f"On QM9, whose losses decrease to very different values, {finding}: BPGS against First loss, {fixed}."
+    finding = {
+        1: "learned weights are better than fixed ones",
+        0: f"{seeds} seeds do not decide between learned and fixed weights",
+        -1: "learned weights are worse than fixed ones",
+    }[sign]
+    return (
+        f"{text}On QM9, whose losses decrease to very different values, {finding} (BPGS against First loss: {fixed})."
     )
 
 
