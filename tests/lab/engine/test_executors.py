@@ -103,6 +103,17 @@ def test_the_error_of_a_worker_is_raised(tmp_path: Path) -> None:
         run_batches([broken], tmp_path, executor)
 
 
+def test_a_failed_batch_does_not_stop_the_others(tmp_path: Path) -> None:
+    batch = small_batches()[0]
+    broken = RunBatch((replace(batch.runs[0], recipe=recipe("bpgs", margin=-9.0)),))
+    failures: dict[RunBatch, RunError] = {}
+    with make_executor("processes", jobs=1) as executor:
+        run_batches([broken, batch], tmp_path, executor, on_failure=failures.__setitem__)
+    assert list(failures) == [broken]
+    assert "margin is -9" in str(failures[broken])
+    assert all(Store(tmp_path).has_result(run) for run in batch.runs)
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A Ray cluster of one node, to which a test can add others."""

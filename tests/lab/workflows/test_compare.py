@@ -2,10 +2,12 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from helpers.commands import app
@@ -13,18 +15,14 @@ from helpers.empty_figures import write_empty_figures
 from typer.testing import CliRunner
 
 import counterpoise as cp
-from counterpoise.lab.engine import RunError, recipe
+from counterpoise.lab.engine import RunBatch, RunError, Store, recipe
 from counterpoise.lab.errors import UsageError
 from counterpoise.lab.report import collect_runs
 from counterpoise.lab.workflows import Comparison, compare
-from counterpoise.lab.workflows.compare_arguments import (
-    parse_directions,
-    parse_method,
-    parse_options,
-    parse_own_seeds,
-)
+from counterpoise.lab.workflows._training import ProgressCallback
 
 SCRIPT = """
+import functools
 import os
 import torch
 
@@ -49,12 +47,25 @@ def unequal_scores(balancer, seed):
 def needs_epochs(balancer, epochs):
     return {"a": float(epochs)}
 
-def fails(balancer, seed):
-    raise RuntimeError("no memory left")
+def fails(balancer, seed, flag, lr=0.1, log=""):
+    with open(log, "a") as file:
+        file.write(f"{type(balancer).__name__} {seed} {lr}\\n")
+    if type(balancer).__name__ == "BPGS" and seed in (1, 7) and lr == 0.1 and not os.path.exists(flag):
+        open(f"{flag}/labels.csv")
+    return {"a": 1.0 + seed}
 
 def diverges(balancer, seed):
     return {"a": float("nan") if seed and type(balancer).__name__ == "BPGS" else 1.0}
 
+def diverges_at_choice(balancer, seed, lr):
+    return {"a": float("nan") if seed >= 100 and type(balancer).__name__ == "BPGS" else lr}
+
+class Callable:
+    def __call__(self, balancer):
+        return {"a": 1.0}
+
+instance = Callable()
+part = functools.partial(diverges, seed=0)
 CONSTANT = 3
 """
 BETTER = {"error": "lower", "hits": "higher"}
@@ -163,9 +174,99 @@ def test_processes_resume_after_a_failure(script: Path, tmp_path: Path) -> None:
     assert frame["error ↓"].tolist() == [1.0, 2.0]
 
 
+@pytest.fixture
+def failing(tmp_path: Path) -> dict[str, Any]:
+    """Arguments of a comparison whose function opens a missing file for one method and seed, until the flag exists."""
+    options = {"flag": str(tmp_path / "flag"), "log": str(tmp_path / "calls")}
+    return {"function": "mine.py:fails", "better": "lower", "options": options, "executor": "processes", "jobs": 1}
+
+
+def test_a_failed_run_does_not_stop_the_others(script: Path, tmp_path: Path, failing: dict[str, Any]) -> None:
+    with pytest.raises(RunError) as raised:
+        run(**failing)
+    message = str(raised.value)
+    assert message.startswith("1 run failed. Finished runs are kept")
+    assert "bpgs, seed 1 failed: " in message
+    assert 'mine.py", line' in message, "the traceback of the function"
+    assert "mine.py:fails raised FileNotFoundError: [Errno 2] No such file or directory" in message
+    assert len(calls(tmp_path / "calls")) == 6
+    assert len(list(Path("runs").glob("mine-fails/*/result.json"))) == 5
+    (tmp_path / "flag").touch()
+    run(**failing)
+    assert [call[:2] for call in calls(tmp_path / "calls")[6:]] == [["BPGS", "1"]]
+
+
+def test_the_inline_executor_stops_at_the_first_error(script: Path, tmp_path: Path, failing: dict[str, Any]) -> None:
+    with pytest.raises(RuntimeError, match="raised FileNotFoundError") as raised:
+        run(**failing | {"executor": "inline", "jobs": None})
+    assert isinstance(raised.value.__cause__, FileNotFoundError)
+
+
+def test_other_methods_are_trained_at_their_rates_if_one_fails(
+    script: Path, tmp_path: Path, failing: dict[str, Any]
+) -> None:
+    with pytest.raises(RunError, match="1 run failed") as raised:
+        run(**failing | {"rates": (0.2, 0.1), "rate_seeds": (7,), "methods": ["static", "bpgs"]})
+    assert "bpgs, seed 7, rate 0.1 failed: " in str(raised.value)
+    made = calls(tmp_path / "calls")
+    choice = [[method, "7", rate] for method in ("BPGS", "Static") for rate in ("0.1", "0.2")]
+    assert sorted(made) == sorted([*choice, ["Static", "0", "0.1"], ["Static", "1", "0.1"]])
+
+
 def test_runs_that_diverge_have_no_score(script: Path) -> None:
-    run("mine.py:diverges", better="lower", methods=["static", "bpgs"])
-    assert "| bpgs (seed 0) | **1.0000** |" in Path("runs/report/tables/mine-diverges.md").read_text()
+    run("mine.py:diverges", better="lower")
+    scores = Path("runs/report/tables/mine-diverges.md").read_text()
+    assert "| bpgs | 1.0000 (1 of 2 seeds) |" in scores
+    assert "| static | **1.0000 ± 0.0000** |" in scores
+    page = Path("runs/report/index.html").read_text()
+    assert "Runs that diverged (a ↓ is not ranked, because fewer than three methods finished at the same seeds)" in page
+    assert "1.0000 (1 of 2 seeds)" in page
+
+
+def test_a_method_that_diverges_at_all_rates_has_the_lowest(script: Path) -> None:
+    done = run("mine.py:diverges_at_choice", better="higher", rates=(0.5, 0.1), methods=["static", "bpgs"])
+    (frame,) = done.report.frames.values()
+    assert dict(zip(frame["method"], frame["lr"], strict=True)) == {"static": 0.5, "bpgs": 0.1}
+    ranks = Path("runs/report/tables/mine-diverges_at_choice-ranks.md").read_text()
+    assert "| method | choice of the rate |" in ranks
+    assert "| bpgs | at every rate: the lowest is used |" in ranks
+    scores = Path("runs/report/tables/mine-diverges_at_choice.md").read_text()
+    assert "mine-diverges_at_choice (learning rate in parentheses)" in scores
+
+
+def test_a_rate_that_the_function_chose_is_not_recorded(script: Path) -> None:
+    (frame,) = run(methods=["static"], seeds=[0]).report.frames.values()
+    assert frame["lr"].isna().all()
+    assert pd.read_csv("runs/report/runs/mine-train.csv")["lr"].isna().all()
+    (frame,) = run(methods=["static"], seeds=[0], rates=[0.5]).report.frames.values()
+    assert set(frame["lr"]) == {0.5}
+
+
+def test_a_single_method_is_named_in_its_row(script: Path) -> None:
+    done = run(methods=["bpgs"], seeds=[0])
+    assert "| bpgs | 1.0000 | 9.0000 |" in Path("runs/report/tables/mine-train.md").read_text()
+    assert done.report.studies[0].question == "What does bpgs score in mine.py:train on a, b?"
+
+
+def test_text_is_split_at_commas(script: Path) -> None:
+    text = run(tasks="a, b", methods="static,bpgs", better="error=lower,hits=higher", seeds="0,1", rates="0.5")
+    (folder, *_) = sorted(Path("runs/mine-train").iterdir())
+    assert json.loads((folder / "run.json").read_text())["data"]["options"][3] == ["tasks", ["a", "b"]]
+    lists = run(methods=["static", "bpgs"], seeds=np.arange(2), rates=np.array([0.5]))
+    assert len(list(Path("runs/mine-train").iterdir())) == 4
+    pd.testing.assert_frame_equal(*(done.report.frames["mine-train"] for done in (text, lists)))
+
+
+def test_runs_are_described_by_method_seed_and_rate(script: Path) -> None:
+    lines: list[str] = []
+
+    @contextmanager
+    def follow(store: Store, runs: int, batches: Sequence[RunBatch]) -> Iterator[ProgressCallback]:
+        yield lambda running, ended: lines.extend(map(str, ended))
+
+    methods = ["bpgs + cagrad(alpha=0.2)"]
+    run("mine.py:diverges_at_choice", better="lower", methods=methods, seeds=[3], rates=[0.5], progress=follow)
+    assert lines == ["mine-diverges_at_choice: bpgs + cagrad(alpha=0.2), seed 3, rate 0.5"]
 
 
 def test_a_module_and_a_mapping_of_recipes_are_accepted(script: Path) -> None:
@@ -186,16 +287,26 @@ def test_a_module_and_a_mapping_of_recipes_are_accepted(script: Path) -> None:
         ({"function": "nowhere:train"}, "no module 'nowhere'"),
         ({"function": "mine.py:trains"}, "did you mean 'train'"),
         ({"function": "mine.py:CONSTANT"}, "expected a function"),
+        ({"function": "mine.py:part"}, r"expected a function \(def\) at the top level"),
+        ({"function": "mine.py:instance"}, r"expected a function \(def\) at the top level"),
         ({"function": lambda balancer: {}}, "is not the name of a function"),
         ({"function": "mine.py:needs_epochs"}, "missing a required argument: 'epochs'"),
         ({"options": {"depth": 3}}, "unexpected keyword argument 'depth'"),
         ({"function": "mine.py:no_scores", "rates": [0.1]}, "unexpected keyword argument 'lr'"),
         ({"options": {"log": ["a"]}}, "expected a number, text or a boolean"),
+        ({"options": {"seed": 7}}, "option seed is set for each run: omit it, and pass --seeds"),
+        ({"options": {"device": "cuda"}}, "option device is set for each run"),
+        ({"options": {"lr": 0.1}, "rates": [0.2]}, "option lr is set for each run"),
+        ({"options": ["log=a"]}, "expected a dictionary"),
         ({"methods": ["bgps"]}, "unknown method 'bgps': did you mean 'bpgs'"),
         ({"methods": []}, "no method given"),
+        ({"methods": [cp.BPGS(["a", "b"])]}, "is of type BPGS, expected names such as 'bpgs'"),
+        ({"methods": {"mine": cp.BPGS}}, "expected recipes"),
         ({"methods": ["cagrad(d=1)"]}, "has no option 'd'"),
         ({"methods": ["cagrad(alpha=)"]}, "invalid options"),
         ({"tasks": ()}, "cannot be built"),
+        ({"tasks": 2}, "tasks is 2, expected a list, or text with commas"),
+        ({"tasks": [1, 2]}, "expected the names of the losses"),
         ({"better": ()}, "is not stated"),
         ({"better": "larger"}, "invalid direction 'larger'"),
         ({"better": "error=lower"}, "direction of the score 'hits' is not stated"),
@@ -203,6 +314,12 @@ def test_a_module_and_a_mapping_of_recipes_are_accepted(script: Path) -> None:
         ({"choose_by": "loss"}, "no score 'loss'"),
         ({"seeds": ()}, "expected at least one integer"),
         ({"seeds": "0-x"}, "invalid seeds"),
+        ({"seeds": 3}, "seeds is 3, expected a list"),
+        ({"seeds": [0.5]}, "expected at least one integer"),
+        ({"seeds": [True]}, "expected at least one integer"),
+        ({"rates": 0.1}, "rates is 0.1, expected a list"),
+        ({"rates": "fast"}, "expected numbers"),
+        ({"rates": [float("nan")]}, "expected numbers"),
         ({"rates": (0.1, 0.2), "rate_seeds": "1-2"}, "seeds 1 are reported and choose the rates"),
         ({"name": "rescaling"}, "invalid name"),
         (
@@ -237,37 +354,20 @@ def test_command_shows_tables_and_reports_errors(script: Path) -> None:
     failed = CliRunner().invoke(app, [*command, "--better", "lowest"])
     assert failed.exit_code == 2
     assert "invalid direction 'lowest'" in failed.output
+    command[1] = "mine.py:part"
+    part = CliRunner().invoke(app, [*command, "--better", "lower"])
+    assert part.exit_code == 2
+    assert "is not defined in a file" in part.output
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("BPGS", recipe("bpgs")),
-        ("uw_so", recipe("uw-so")),
-        ("Kendall+ℓ1", recipe("kendall-l1")),
-        ("Gradient normalisation", recipe("grad-normalise")),
-        ("BPGS (gradient)", recipe("bpgs", statistic="gradient")),
-        ("cagrad(alpha=0.2)", recipe("cagrad", alpha=0.2)),
-        ("bpgs + cagrad(alpha=0.2)", recipe("cagrad", alpha=0.2, weighting=recipe("bpgs"))),
-    ],
-)
-def test_methods_are_parsed(text: str, expected: object) -> None:
-    assert parse_method(text) == expected
-
-
-def test_every_method_of_the_library_is_parsed() -> None:
-    assert [parse_method(name).name for name in cp.methods()] == cp.methods()
-
-
-def test_directions_seeds_and_options_are_parsed() -> None:
-    directions = parse_directions(["lower", "a=b=higher"])
-    assert (directions.column("x"), directions.column("a=b")) == ("x ↓", "a=b ↑")
-    assert parse_own_seeds("3,0-1") == (3, 0, 1)
-    assert parse_options(["epochs=3", "lr=1e-3", "path=a=b"]) == {"epochs": 3, "lr": 1e-3, "path": "a=b"}
-    with pytest.raises(UsageError, match="expected name=value"):
-        parse_options(["epochs"])
-    with pytest.raises(UsageError, match="own seeds"):
-        parse_own_seeds("paper")
+def test_command_reports_failed_runs(script: Path, failing: dict[str, Any]) -> None:
+    options = [f"--option={name}={value}" for name, value in failing["options"].items()]
+    command = ["compare", "mine.py:fails", "--tasks", "a,b", "--method", "static", "--method", "bpgs", "--seeds", "0,1"]
+    ran = CliRunner().invoke(app, [*command, "--better", "lower", "--jobs", "1", "--out", "runs", *options])
+    assert ran.exit_code == 2
+    assert "done: mine-fails: static, seed 1\n" in ran.output
+    assert "failed: mine-fails: bpgs, seed 1\n" in ran.output
+    assert "error: 1 run failed." in ran.output
 
 
 def test_a_function_of_this_file_is_imported_by_its_path(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def compare(
     try:
         done = compare_methods(
             function,
-            tasks=[task.strip() for task in tasks.split(",") if task.strip()],
+            tasks=tasks,
             methods=method,
             better=better,
             seeds=seeds,

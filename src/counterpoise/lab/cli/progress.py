@@ -32,7 +32,7 @@ class ProgressDisplay:
         left = sum(len(batch.runs) for batch in batches)
         console.print(f"{runs} runs, {runs - left} of them finished; {left} to do in {len(batches)} batches")
         self.progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[state]}"),
             TimeElapsedColumn(),
@@ -66,8 +66,9 @@ class ProgressDisplay:
             self.left -= len(batch.runs)
             if batch.key in self.bars:
                 self.progress.remove_task(self.bars.pop(batch.key))
-            if not self.console.is_terminal:
-                self.console.print(f"done: {batch}")
+            failed = not all(self.store.has_result(run) for run in batch.runs)
+            if failed or not self.console.is_terminal:
+                self.console.print(f"{'failed' if failed else 'done'}: {batch}", markup=False)
         work = self.ended_work
         for batch in running:
             epoch, score = self.store.load_progress(batch.study, batch.key) or (0, 0.0)

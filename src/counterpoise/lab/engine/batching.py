@@ -17,13 +17,14 @@ import counterpoise as cp
 from . import torchrun
 from .balancer_groups import balancer_structure, compares_gradients
 from .config import Run, content_hash
+from .function_trainer import describe_run
 from .methods import describe
 from .pinn import PinnTrainer
 from .pinn_workload import PinnWorkload
 from .qm9_workload import QM9Workload
 from .store import Store
 from .torch_settings import num_threads
-from .trainers import is_molecular, is_pinn, is_profiled, make_trainer, runs_alone
+from .trainers import is_function, is_molecular, is_pinn, is_profiled, make_trainer, runs_alone
 from .workload import Workload
 from .workloads import WORKLOADS
 
@@ -61,6 +62,8 @@ class RunBatch:
         return sum(costs) * self.epochs * passes
 
     def __str__(self) -> str:
+        if is_function(self.runs[0]):  # such runs are trained alone
+            return f"{self.study}: {describe_run(self.runs[0])}"
         names = sorted({run.recipe.name for run in self.runs})
         problem = self.runs[0].data.name
         where = "" if problem == self.study else f" on {problem}"

@@ -30,6 +30,7 @@ def run_batches(
     root: Path,
     executor: Executor,
     callback: Callable[[Sequence[RunBatch], Sequence[RunBatch]], None] = lambda running, ended: None,
+    on_failure: Callable[[RunBatch, RunError], None] | None = None,
 ) -> None:
     """Run batches of runs, as many at a time as the executor has slots, and retry those whose worker crashed.
 
@@ -38,6 +39,8 @@ def run_batches(
         root: the output folder.
         executor: where to run.
         callback: called at each poll with the running batches and those that have just ended.
+        on_failure: called with a batch that failed, and its error; the other batches continue. A batch that fails in
+            this process raises its error in any case, for a debugger. None: the first failure stops all batches.
 
     Raises:
         RunError: if a batch failed, or if its worker crashed three times.
@@ -52,18 +55,36 @@ def run_batches(
         unfinished: list[tuple[RunBatch, int, Job]] = []
         for batch, attempt, job in running:
             try:
-                if job.done():
+                if _is_done(batch, attempt, job):
                     ended.append(batch)
                 else:
                     unfinished.append((batch, attempt, job))
-            except CrashError as crash:
-                if attempt == ATTEMPTS:
-                    raise RunError(f"{batch}: its worker crashed {ATTEMPTS} times ({crash})") from crash
+            except CrashError:
                 waiting.append((batch, attempt + 1))
+            except RunError as error:
+                if on_failure is None:
+                    raise
+                on_failure(batch, error)
+                ended.append(batch)
         running = unfinished
         callback([batch for batch, _, _ in running], ended)
         if running and not ended:
             time.sleep(POLL_SECONDS)
+
+
+def _is_done(batch: RunBatch, attempt: int, job: Job) -> bool:
+    """Return whether a batch has ended.
+
+    Raises:
+        CrashError: if its worker crashed and it can be tried again.
+        RunError: if it failed, or if its worker crashed in the last attempt.
+    """
+    try:
+        return job.done()
+    except CrashError as crash:
+        if attempt == ATTEMPTS:
+            raise RunError(f"{batch}: its worker crashed {ATTEMPTS} times ({crash})") from crash
+        raise
 
 
 class InlineExecutor:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from .balancer_groups import build_balancer
-from .config import Run, content_hash
+from .config import Recipe, Run, content_hash
 from .run_content import LARGEST
 
 FUNCTION = "function"
@@ -104,7 +104,10 @@ def source_file(function: TrainingFunction) -> Path:
     except TypeError:
         found = None
     if found is None or not Path(found).is_file():
-        raise FunctionError(f"{function!r} is not defined in a file, where workers could import it")
+        raise FunctionError(
+            f"{function!r} is not defined in a file, where workers could import it: expected a function (def) "
+            "at the top level of a file"
+        )
     return Path(found)
 
 
@@ -130,6 +133,19 @@ def call_arguments(function: TrainingFunction, run: Run) -> dict[str, Any]:
         passed = ", ".join(["balancer", *(f"{name}={value!r}" for name, value in given.items())])
         raise FunctionError(f"{needed} cannot be called with ({passed}): {error}") from error
     return given
+
+
+def describe_run(run: Run) -> str:
+    """Return the method, the seed and the learning rate of a run, if one is passed to the function."""
+    rate = "" if run.recipe.network_lr is None else f", rate {run.recipe.network_lr:g}"
+    return f"{format_method(run.recipe)}, seed {run.seed}{rate}"
+
+
+def format_method(recipe: Recipe) -> str:
+    """Return a method as text, for example "bpgs + cagrad(alpha=0.2)"."""
+    options = ", ".join(f"{name}={value!r}" for name, value in recipe.options)
+    text = f"{recipe.name}({options})" if options else recipe.name
+    return f"{format_method(recipe.weighting)} + {text}" if recipe.weighting else text
 
 
 class FunctionTrainer:
@@ -164,7 +180,11 @@ class FunctionTrainer:
         torch.manual_seed(run.seed)
         tasks = tuple(options["tasks"])
         balancer = build_balancer(run.recipe, tasks, [run.seed], stacked=False).to(run.device)
-        self.scores = check_scores(options["function"], function(balancer, **call_arguments(function, run)))
+        try:
+            returned = function(balancer, **call_arguments(function, run))
+        except OSError as error:  # executors would report it without its type and traceback
+            raise RuntimeError(f"{options['function']} raised {type(error).__name__}: {error}") from error
+        self.scores = check_scores(options["function"], returned)
         if balancer.weights is not None:
             self.weights = dict(zip(tasks, balancer.weights.tolist(), strict=True))
         self.epoch = 1

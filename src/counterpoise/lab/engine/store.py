@@ -96,6 +96,10 @@ class Store:
                     (folder / RESULT).unlink(missing_ok=True)
             return None
 
+    def has_result(self, run: Run) -> bool:
+        """Return whether a result was written, which may be damaged."""
+        return (self.folder(run) / RESULT).exists()
+
     def history(self, run: Run) -> list[dict[str, Any]]:
         """Return the epochs of a finished run.
 

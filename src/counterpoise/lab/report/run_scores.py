@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ..engine import Run
 from ..engine.pinn import decode_field
+from ..engine.trainers import is_function
 from ..metrics.dense import HIGHER_IS_BETTER, delta_m, delta_m_percent
 from ..studies import Cell, Study
 
@@ -43,7 +44,9 @@ def collect_scores(study: Study, results: Results, **selection: Unpack[Selection
     rows = []
     for cell, result in finished_cells(study, results, **selection):
         place = {"method": cell.method, "condition": cell.condition.key, "seed": cell.run.seed}
-        scores = {"lr": cell.run.network_lr, "macro": result.get("macro"), "worst": result.get("worst")}
+        # Without a given rate, a function chooses its own.
+        rate = cell.run.recipe.network_lr if is_function(cell.run) else cell.run.network_lr
+        scores = {"lr": rate, "macro": result.get("macro"), "worst": result.get("worst")}
         position = (z for z in result["chart"].get("z_over_tau", []) if z is not None)
         scores["reach"] = max(map(abs, position), default=float("nan"))
         scores |= {"peak": result.get("peak"), "epochs": result.get("epochs")} | result.get("metrics", {})

@@ -80,6 +80,7 @@ class Entry:
     seeds: tuple[int, ...] = ()  # those of them that were run
     run: bool = False  # whether there are runs, which may have diverged
     decimals: int = DECIMALS
+    comparison: bool = False  # whether it belongs to a comparison, which counts the seeds that did not diverge
 
     @property
     def row(self) -> str:
@@ -97,8 +98,9 @@ class Entry:
     def ours(self) -> str:
         if self.count == 0 or self.mean != self.mean:
             return "–"
-        seeds = f" ({format_seeds(self.seeds)})" if self.count < self.expected else ""
-        return format_mean_sd(self.mean, self.sd, self.decimals) + seeds
+        seeds = f"{self.count} of {self.expected} seeds" if self.comparison else format_seeds(self.seeds)
+        note = f" ({seeds})" if self.count < self.expected else ""
+        return format_mean_sd(self.mean, self.sd, self.decimals) + note
 
     def paper(self) -> str:
         return "" if self.paper_mean is None else format_mean_sd(self.paper_mean, self.paper_sd, self.decimals)
@@ -199,6 +201,7 @@ def _entry(study: Study, part: str, metric: str, method: str, condition: Conditi
         seeds=tuple(sorted(map(int, runs["seed"].to_numpy()[measured]))),
         run=len(runs) > 0,
         decimals=study.decimals,
+        comparison=study.layout == "comparison",
     )
 
 
@@ -227,7 +230,7 @@ def table_grids(study: Study, cells: Sequence[Entry]) -> list[Grid]:
 
     A study of a single method has a row for each of its conditions.
     """
-    single = len(study.methods) == 1
+    single = len(study.methods) == 1 and study.layout != "comparison"
     by_metric = study.layout in ("metrics", "comparison") or single
     tables: dict[tuple[str, str], dict[str, list[Entry]]] = {}
     for entry in cells:
@@ -249,7 +252,8 @@ def table_grids(study: Study, cells: Sequence[Entry]) -> list[Grid]:
         elif any_run or grids:  # omit tables that were not run, but keep at least one
             continue
         row_kind = "setting" if single else "method"
-        grids.append(_move_seeds(Grid(METRIC_NAMES.get(metric, metric), part, heads, rows, row_kind=row_kind)))
+        grid = Grid(METRIC_NAMES.get(metric, metric), part, heads, rows, row_kind=row_kind)
+        grids.append(grid if study.layout == "comparison" else _move_seeds(grid))
     return grids
 
 
@@ -278,13 +282,16 @@ def mark_best(grid: Grid, *, paper: bool = False) -> dict[str, list[Highlight]]:
     """Mark the best and the second-best cell of each column, comparing the printed digits.
 
     Columns without a direction have no marks. A second-best is marked only among three or more. Settings of one method
-    are not compared.
+    are not compared. In a comparison, a mean without a seed at which another method has a score has no mark.
     """
     marks: dict[str, list[Highlight]] = {row: [""] * len(grid.heads) for row in grid.rows}
     if grid.row_kind != "method":
         return marks
     for column in range(len(grid.heads)):
-        values = {row: _printed_value(entries[column], paper) for row, entries in grid.rows.items()}
+        cells = {row: entries[column] for row, entries in grid.rows.items()}
+        covered = {seed for entry in cells.values() for seed in entry.seeds}
+        complete = {row: e for row, e in cells.items() if not e.comparison or set(e.seeds) == covered}
+        values = {row: _printed_value(entry, paper) for row, entry in complete.items()}
         known = [value for value in values.values() if value is not None]
         descending = higher_is_better(next(iter(grid.rows.values()))[column].metric)
         if descending is None or len(known) < 2:
@@ -311,7 +318,10 @@ def _printed_value(entry: Entry, paper: bool) -> float | None:
 
 def caption(study: Study, grid: Grid, seeds: Sequence[int]) -> str:
     by_column = any(len(set(row[0].rates)) > 1 for row in grid.rows.values())
-    rate = f" (best learning rate{' of each column' if by_column else ''})" if study.rates else ""
+    kind = f"best learning rate{' of each column' if by_column else ''}"
+    if study.layout == "comparison":  # no rate is the best if all diverged
+        kind = "learning rate in parentheses"
+    rate = f" ({kind})" if study.rates else ""
     title = f": {grid.title}" if grid.title else ""
     return f"{study.title}{f', {grid.part}' if grid.part else ''}{rate}{title}, {format_seeds(grid.seeds or seeds)}"
 
@@ -368,7 +378,8 @@ def _terminal_cell(entry: Entry) -> Text:
 
 def csv(cells: Sequence[Entry]) -> str:
     frame = pd.DataFrame([vars(entry) | {"difference": entry.difference} for entry in cells])
-    return str(frame.drop(columns=["head", "tolerance", "expected", "seeds", "decimals"]).round(6).to_csv(index=False))
+    hidden = ["head", "tolerance", "expected", "seeds", "decimals", "comparison"]
+    return str(frame.drop(columns=hidden).round(6).to_csv(index=False))
 
 
 def markdown(study: Study, cells: Sequence[Entry], seeds: Sequence[int]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from ..engine import ExecutorName, Run, RunBatch, Store, make_executor, plan, run_batches
+from ..engine import ExecutorName, Run, RunBatch, RunError, Store, make_executor, plan, run_batches
 from ..errors import UsageError
 from ..studies import Cell, Study
 from ..studies.rates import LookUp, cells_at_chosen_rates, cells_of_choice
@@ -48,6 +48,7 @@ def train_runs(
     out: Path,
     *,
     on_finished: Callable[[Iterable[Run]], None],
+    on_failure: Callable[[RunBatch, RunError], None] | None = None,
     progress: ProgressFactory | None,
     executor: ExecutorName,
     jobs: int | None,
@@ -60,6 +61,7 @@ def train_runs(
         runs: The runs.
         out: Folder of runs.
         on_finished: Called with the runs of the batches that have just ended.
+        on_failure: Called with a batch that failed, and its error; the others continue. Default: it stops all.
         progress: Makes the context manager that follows the training.
         executor: Where runs are trained.
         jobs: Number of local processes.
@@ -76,6 +78,6 @@ def train_runs(
             callback(running, ended)
             on_finished(run for batch in ended for run in batch.runs)
 
-        run_batches(batches, out, workers, on_progress)
+        run_batches(batches, out, workers, on_progress, on_failure)
     for study in {run.study for run in runs}:
         store.delete_finished_batches(study)

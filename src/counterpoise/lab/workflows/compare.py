@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..engine import ExecutorName, Recipe, Run, Schedule, Store, spec
+from ..engine import ExecutorName, Recipe, Run, RunBatch, Schedule, Store, spec
 from ..engine.archive import RunFolder
 from ..engine.balancer_groups import build_balancer
 from ..engine.config import freeze_options
@@ -18,19 +18,23 @@ from ..engine.function_trainer import (
     FUNCTION,
     FunctionError,
     call_arguments,
+    describe_run,
     load_function,
     source_digest,
 )
-from ..errors import UsageError
+from ..errors import RunError, UsageError
 from ..studies import STUDIES, Cell, Condition, Study
 from ._checks import check_available, make_writable
 from ._training import ProgressFactory, check_executor, train_runs, training_stages
 from .compare_arguments import (
     Directions,
+    check_options,
     function_reference,
     parse_directions,
     parse_methods,
     parse_own_seeds,
+    parse_rates,
+    parse_tasks,
 )
 from .page import check_page_packages
 
@@ -52,11 +56,11 @@ class Comparison:
 def compare(
     function: str | Callable[..., Any],
     *,
-    tasks: Sequence[str],
-    methods: Iterable[str] | Mapping[str, Recipe],
+    tasks: str | Sequence[str],
+    methods: str | Iterable[str] | Mapping[str, Recipe],
     better: str | Iterable[str] | Mapping[str, str],
     seeds: str | Iterable[int] = (0, 1, 2),
-    rates: Iterable[float] = (),
+    rates: str | Iterable[float] = (),
     rate_seeds: str | Iterable[int] = RATE_SEEDS,
     choose_by: str | None = None,
     options: Mapping[str, Any] | None = None,
@@ -73,7 +77,10 @@ def compare(
 
     The function is called as `function(balancer, seed=…, lr=…, device=…, **options)` and returns its scores as a
     dictionary. `seed` and `device` are passed if it has such parameters, `lr` if rates are given. Python, NumPy and
-    torch are seeded before each call. Finished runs are kept, and repeated only if the function's file has changed.
+    torch are seeded before each call. Finished runs are kept, and repeated only if the function's file has changed. A
+    run whose function raises an exception does not stop the others, except with the executor "inline".
+
+    `tasks`, `methods`, `better`, `seeds`, `rates` and `rate_seeds` are lists, or text that is split at commas.
 
     Args:
         function: "package.module:function", "file.py:function", or a function at the top level of a file.
@@ -86,7 +93,7 @@ def compare(
         rate_seeds: Seeds at which each method's rate is chosen if there are several rates. They are not reported.
             Default: (100, 101).
         choose_by: The score by which rates are chosen. Default: the first one.
-        options: Further keyword arguments of the function: numbers, text or booleans.
+        options: Further keyword arguments of the function: numbers, text or booleans; not `seed` or `device`.
         name: Name of the comparison, which is the folder of its runs. Default: file and function.
         device: cpu, cuda or cuda:N.
         executor: Where runs are trained: in this process, in local processes, or on a Ray cluster.
@@ -101,26 +108,26 @@ def compare(
 
     Raises:
         UsageError: If an argument is invalid, or if the scores of the runs differ in their names.
-        RunError: If a run fails or returns no scores. Finished runs are kept.
+        RunError: If runs failed or returned no scores. Finished runs are kept: the next call repeats only the others.
     """
     reference, directions = function_reference(function), parse_directions(better)
-    shown, chosen_rates = parse_own_seeds(seeds), tuple(dict.fromkeys(map(float, rates)))
-    choice = parse_own_seeds(rate_seeds) if len(chosen_rates) > 1 else ()
+    names, shown, all_rates = parse_tasks(tasks), parse_own_seeds(seeds), parse_rates(rates)
+    choice = parse_own_seeds(rate_seeds) if len(all_rates) > 1 else ()
     if set(shown) & set(choice):
         common = ", ".join(map(str, sorted(set(shown) & set(choice))))
         raise UsageError(f"seeds {common} are reported and choose the rates: pass other --rate-seeds")
     study = make_study(
         reference,
-        tasks=tuple(tasks),
+        tasks=names,
         methods=parse_methods(methods),
         seeds=shown,
-        rates=chosen_rates,
+        rates=all_rates,
         rate_seeds=choice,
-        options=dict(options or {}),
+        options=check_options({} if options is None else options, has_rates=bool(all_rates)),
         name=name,
     )
     cells = list(study.grid(device=check_available(device)))
-    _check_call(cells, tuple(tasks))
+    _check_call(cells, names)
     check_executor(executor, address, jobs)
     check_page_packages()
     out = Path(out)
@@ -128,10 +135,9 @@ def compare(
         make_writable(folder)
     results = ComparisonResults(Store(out), directions, choose_by)
     results.check([cell.run for cell in cells])
-    settings: dict[str, Any] = {"executor": executor, "jobs": jobs, "address": address, "device": device}
+    settings = {"executor": executor, "jobs": jobs, "address": address, "device": device, "progress": progress}
     with _function_folder() if executor == "ray" else nullcontext():
-        for stage in training_stages([study], cells, results.result):
-            train_runs(stage, out, on_finished=results.check, progress=progress, **settings)
+        _train(study, cells, results, settings)
     return _write(study, cells, results, out, device, on_report)
 
 
@@ -149,25 +155,25 @@ def make_study(
     """Return a comparison as a study, whose grid has a run per method, rate and seed.
 
     Raises:
-        UsageError: If the name is taken, or an option is not a number, text or boolean.
+        UsageError: If the name is taken.
     """
     source, _, function = reference.rpartition(":")
     name = name or f"{Path(source.replace('.py', '')).name}-{function}"
     if name in STUDIES or not all(c.isalnum() or c in "-_." for c in name) or name.startswith("."):
         raise UsageError(f"invalid name {name!r}: expected letters, digits, - and _, and no name of a study")
-    for option, value in options.items():
-        if not isinstance(value, str | int | float | bool | None):
-            raise UsageError(f"option {option} is {value!r}, expected a number, text or a boolean")
     description = freeze_options(
         function=reference,
         source=source_digest(load_function(reference)),
         tasks=tasks,
         options=tuple(sorted(options.items())),
     )
+    question = (
+        f"How do {len(methods)} methods compare" if len(methods) > 1 else f"What does {next(iter(methods))} score"
+    )
     return Study(
         name=name,
         title=name,
-        question=f"How do {len(methods)} methods compare in {reference} on {', '.join(tasks)}?",
+        question=f"{question} in {reference} on {', '.join(tasks)}?",
         problem=FUNCTION,
         conditions=(Condition("main", description),),
         methods=methods,
@@ -222,8 +228,8 @@ class ComparisonResults:
                 missing = sorted(set(self.first[1]) ^ set(names))
                 without, with_it = (run, self.first[0]) if missing[0] in self.first[1] else (self.first[0], run)
                 raise UsageError(
-                    f"the score {missing[0]!r} is missing in the run of {_describe(without)}, but not in that of "
-                    f"{_describe(with_it)}: the function must return the same scores for all methods and seeds"
+                    f"the score {missing[0]!r} is missing in the run of {describe_run(without)}, but not in that of "
+                    f"{describe_run(with_it)}: the function must return the same scores for all methods and seeds"
                 )
 
     def _check_directions(self, names: list[str]) -> None:
@@ -247,9 +253,32 @@ class ComparisonResults:
         return []
 
 
-def _describe(run: Run) -> str:
-    rate = "" if run.recipe.network_lr is None else f", rate {run.network_lr:g}"
-    return f"{run.recipe.name}, seed {run.seed}{rate}"
+def _train(study: Study, cells: Sequence[Cell], results: ComparisonResults, settings: dict[str, Any]) -> None:
+    """Train the unfinished runs.
+
+    Raises:
+        RunError: If runs failed, after all others have finished.
+    """
+    failures: dict[Run, RunError] = {}
+
+    def on_failure(batch: RunBatch, error: RunError) -> None:
+        failures.update(dict.fromkeys(batch.runs, error))
+
+    for stage in training_stages([study], cells, results.result):
+        runs = [run for run in stage if run not in failures]  # the second stage contains the runs of the first
+        train_runs(runs, results.store.root, on_finished=results.check, on_failure=on_failure, **settings)
+    if failures:
+        raise RunError(failure_message(list(failures.values())))
+
+
+def failure_message(failures: Sequence[RunError]) -> str:
+    """Return the errors of failed runs: the first with its traceback, the others with their last line."""
+    count = f"{len(failures)} runs" if len(failures) > 1 else "1 run"
+    lines = [f"{count} failed. Finished runs are kept: the same call repeats only the others."]
+    for error in failures[1:]:
+        first, *rest = str(error).strip().splitlines()
+        lines.append(f"{first.rstrip()} {rest[-1]}" if rest else first)
+    return "\n".join([*lines, str(failures[0]).rstrip()])
 
 
 def _check_call(cells: Sequence[Cell], tasks: tuple[str, ...]) -> None:

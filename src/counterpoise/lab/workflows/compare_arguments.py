@@ -1,6 +1,8 @@
-"""Parse the arguments of a comparison: methods, directions of scores, seeds and options."""
+"""Parse the arguments of a comparison: tasks, methods, directions of scores, seeds, rates and options."""
 
 import ast
+import math
+import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -33,7 +35,7 @@ def function_reference(function: str | Callable[..., Any]) -> str:
     """
     try:
         if isinstance(function, str):
-            load_function(function)
+            source_file(load_function(function))
             return function
         path = Path(os.path.relpath(source_file(function))).as_posix()
         reference = f"{path}:{getattr(function, '__qualname__', '')}"
@@ -43,7 +45,55 @@ def function_reference(function: str | Callable[..., Any]) -> str:
     return reference
 
 
-def parse_methods(methods: Iterable[str] | Mapping[str, Recipe]) -> dict[str, Recipe]:
+def parse_list(name: str, given: object) -> list[Any]:
+    """Return the items of a list. Text is split at commas outside brackets.
+
+    Raises:
+        UsageError: If it is neither a list nor text.
+    """
+    if isinstance(given, str):
+        parts, depth = [""], 0
+        for character in given:
+            depth += (character in "([{") - (character in ")]}")
+            if character == "," and depth == 0:
+                parts.append("")
+            else:
+                parts[-1] += character
+        return [part.strip() for part in parts if part.strip()]
+    if not isinstance(given, Iterable):
+        raise UsageError(f"{name} is {given!r}, expected a list, or text with commas")
+    return list(given)
+
+
+def parse_tasks(tasks: str | Iterable[str]) -> tuple[str, ...]:
+    """Parse the names of the losses: a list, or text such as "price,sold".
+
+    Raises:
+        UsageError: If one is not text.
+    """
+    found = tuple(parse_list("tasks", tasks))
+    if not all(isinstance(task, str) for task in found):
+        raise UsageError(f"invalid tasks {list(found)}: expected the names of the losses, as text")
+    return found
+
+
+def parse_rates(rates: str | Iterable[float]) -> tuple[float, ...]:
+    """Parse learning rates: a list, or text such as "1e-3,1e-4". They are sorted, without duplicates.
+
+    Raises:
+        UsageError: If one is not a finite number.
+    """
+    found = parse_list("rates", rates)
+    try:
+        numbers = {float(rate) for rate in found}
+    except (TypeError, ValueError):
+        numbers = {math.nan}
+    if not all(map(math.isfinite, numbers)):
+        raise UsageError(f"invalid rates {found}: expected numbers")
+    return tuple(sorted(numbers))  # if all rates of a method diverge, the first is used: it is the most careful
+
+
+def parse_methods(methods: str | Iterable[str] | Mapping[str, Recipe]) -> dict[str, Recipe]:
     """Return the recipe of each method by its label.
 
     Args:
@@ -51,15 +101,24 @@ def parse_methods(methods: Iterable[str] | Mapping[str, Recipe]) -> dict[str, Re
             ("cagrad(alpha=0.2)"), or a loss-space and a gradient-space method ("bpgs + pcgrad"). A mapping is kept.
 
     Raises:
-        UsageError: If there is no method, or one is unknown.
+        UsageError: If there is no method, or one is unknown or neither text nor a recipe.
     """
     if isinstance(methods, Mapping):
         found = dict(methods)
+        _check_types(found.values(), Recipe, "recipes, for example recipe('bpgs', margin=2.0)")
     else:
-        found = {text.strip(): parse_method(text.strip()) for text in methods}
+        texts = parse_list("methods", methods)
+        _check_types(texts, str, "names such as 'bpgs': a balancer is built for each run, so that none can be passed")
+        found = {text.strip(): parse_method(text.strip()) for text in texts}
     if not found:
         raise UsageError("no method given: pass at least one, for example --method static --method bpgs")
     return found
+
+
+def _check_types(methods: Iterable[object], kind: type, expected: str) -> None:
+    for method in methods:
+        if not isinstance(method, kind):
+            raise UsageError(f"the method {method!r} is of type {type(method).__name__}, expected {expected}")
 
 
 def parse_method(text: str) -> Recipe:
@@ -138,6 +197,8 @@ class Directions:
 def parse_directions(better: str | Iterable[str] | Mapping[str, str]) -> Directions:
     """Parse "lower" or "higher" for all scores, or "score=lower" and "score=higher" for single ones.
 
+    Text is split at commas, items of a list are not.
+
     Raises:
         UsageError: If nothing is stated, or if a direction is neither "lower" nor "higher".
     """
@@ -145,8 +206,8 @@ def parse_directions(better: str | Iterable[str] | Mapping[str, str]) -> Directi
         better = [f"{score}={direction}" for score, direction in better.items()]
     default: Direction | None = None
     by_score: dict[str, Direction] = {}
-    for text in [better] if isinstance(better, str) else better:
-        score, _, direction = text.rpartition("=")
+    for text in parse_list("better", better):
+        score, _, direction = str(text).rpartition("=")
         if direction not in ARROWS:
             raise UsageError(f"invalid direction {text!r}: expected lower, higher, or for example 'error=lower'")
         if score:
@@ -164,12 +225,36 @@ def parse_own_seeds(seeds: str | Iterable[int]) -> tuple[int, ...]:
     Raises:
         UsageError: If there is no seed, or if the text cannot be parsed.
     """
-    if seeds == "paper":
+    if not isinstance(seeds, str):
+        given = parse_list("seeds", seeds)
+    elif seeds == "paper":
         raise UsageError("invalid seeds 'paper': a comparison has its own seeds, for example 0-4")
-    found = tuple(parse_seeds(seeds, next(iter(STUDIES.values()))) or ())
-    if not found or any(type(seed) is not int or seed < 0 for seed in found):
-        raise UsageError(f"invalid seeds {list(found)}: expected at least one integer, none below 0")
+    else:
+        given = parse_seeds(seeds, next(iter(STUDIES.values()))) or []
+    try:
+        found = tuple(dict.fromkeys(-1 if isinstance(seed, bool) else operator.index(seed) for seed in given))
+    except TypeError:  # an integer of NumPy has an index, a float has none
+        found = ()
+    if not found or min(found) < 0:
+        raise UsageError(f"invalid seeds {given}: expected at least one integer, none below 0")
     return found
+
+
+def check_options(options: Mapping[str, Any], *, has_rates: bool) -> dict[str, Any]:
+    """Return the options of the function.
+
+    Raises:
+        UsageError: If one is not a number, text or a boolean, or if the comparison sets it.
+    """
+    if not isinstance(options, Mapping):
+        raise UsageError(f"options is {options!r}, expected a dictionary, for example {{'epochs': 20}}")
+    ways = {"seed": "--seeds", "device": "--device"} | ({"lr": "--lr"} if has_rates else {})
+    for option, value in options.items():
+        if option in ways:
+            raise UsageError(f"option {option} is set for each run: omit it, and pass {ways[option]}")
+        if not isinstance(value, str | int | float | bool | None):
+            raise UsageError(f"option {option} is {value!r}, expected a number, text or a boolean")
+    return dict(options)
 
 
 def parse_options(options: Iterable[str]) -> dict[str, Any]:

@@ -34,15 +34,14 @@ def scores(study: Study, frame: pd.DataFrame) -> FigureSpec:
             values = table[method].dropna().to_numpy(dtype=np.float64)
             if not len(values):
                 continue
-            low, high = mean_interval(values)
+            interval = mean_interval(values) if len(values) > 1 else None
+            low, high = ([interval[0]], [interval[1]]) if interval else (None, None)
             style, y = indexed_style(0), np.full(len(values), float(place))
             marks.append(Points("", values, y, style, 3.0, faint=True))
-            marks.append(
-                Points("", [values.mean()], [place], style, 6.0, [low], [high], along="x", hover_texts=[method])
-            )
+            marks.append(Points("", [values.mean()], [place], style, 6.0, low, high, along="x", hover_texts=[method]))
         if reference in table and table[reference].notna().any():
             marks.append(ReferenceLine(float(table[reference].mean()), "vertical", reference, emphasised=True))
-        ticks = list(enumerate(methods))
+        ticks = [(place, _label(method, table)) for place, method in enumerate(methods)]
         panels.append(Panel(marks, "", Axis(metric), Axis(ticks=ticks, limits=(len(methods) - 0.4, -0.6))))
     better = {True: "higher", False: "lower"}
     directions = "; ".join(f"{metric[:-2]}: {better[bool(higher_is_better(metric))]} is better" for metric in tables)
@@ -55,3 +54,9 @@ def scores(study: Study, frame: pd.DataFrame) -> FigureSpec:
         columns=columns,
         size=(max(4.0, 3.4 * columns), rows * (0.9 + 0.24 * len(methods)) + 0.4),
     )
+
+
+def _label(method: str, table: pd.DataFrame) -> str:
+    """Return the label of a method, with the number of its scores if it diverged at some seeds."""
+    count = int(table[method].notna().sum())
+    return method if count == len(table) else f"{method} ({count} of {len(table)})"
