@@ -246,25 +246,26 @@ def _card_row(standings: WorldStandings, standing: Standing, costs: Mapping[str,
 
 
 def world_table(standings: WorldStandings, costs: Mapping[str, Cost]) -> PrintedTable:
-    """Return the table of all methods: mean rank, comparisons with both sums, cost, and number of runs."""
+    """Return the table of all methods: comparisons with both sums, mean rank, cost, and number of runs."""
     world, tuned = standings.world, any(standing.against_tuned for standing in standings.standings)
     error = "error " if world.unit == "factor" else ""  # said in the heads, which keeps the columns narrow
-    heads = ["method", "mean rank", f"{error}against the plain sum"]
+    heads = ["method", f"{error}against the plain sum"]
     heads += [f"{error}against the {TUNED_SUM.lower()}"] if tuned else []
     rows = []
     for standing in standings.standings:
-        row = [standing.method, _format_rank(standing.rank, interval=len(standings.seeds) > 1)]
+        row = [standing.method]
         row.append("" if standing.method == PLAIN_SUM else format_estimate(world, standing.against_sum))
         row += [format_estimate(world, standing.against_tuned)] if tuned else []
         row = [cell.removeprefix(error) for cell in row]
+        row.append(_format_rank(standing.rank, interval=len(standings.seeds) > 1))
         runs = f"{standing.runs}" + (f", {standing.diverged} diverged" if standing.diverged else "")
         if standing.problems < len(standings.problems):
             runs += f" on {standing.problems} problem{'s' if standing.problems > 1 else ''}"
         rows.append([*row, str(costs[standing.method]), runs])
     problems = f"{len(standings.problems)} problem{'s' if len(standings.problems) > 1 else ''}"
     intervals = "95 % intervals over seeds, paired" if len(standings.seeds) > 1 else "no intervals with a single seed"
-    note = f"{problems}, {format_seeds(standings.seeds)}; {intervals}"
-    return PrintedTable([*heads, "cost of a step", "runs"], rows, world.title, note)
+    note = f"{problems}, {format_seeds(standings.seeds)}; {intervals}; ordered by mean rank"
+    return PrintedTable([*heads, "mean rank", "cost of a step", "runs"], rows, world.title, note)
 
 
 def _format_rank(rank: Estimate | None, *, interval: bool) -> str:
