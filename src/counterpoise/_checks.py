@@ -94,15 +94,15 @@ class StepChecks:
                 f"model.eval() also applies to a balancer that is a submodule of the model",
             )
 
-    def warn_unreached(self, balancer: "Balancer", slot: int) -> None:
-        """Warn about a task without a gradient on the tensors that are compared."""
-        task = balancer.tasks[slot]
-        self.warn(
-            f"unreached {slot}",
-            f"the loss of task {task!r} does not depend on the tensors of shared= or features=, so that "
-            f"{type(balancer).__name__} has no gradient from which its weight could follow. Pass it as "
-            f"fixed={{{task!r}: factor}}, or list parameters that all tasks share",
-        )
+    def warn_unreached(self, balancer: "Balancer", slots: Iterable[int]) -> None:
+        """Warn about tasks without a gradient on the tensors that are compared."""
+        for task in (balancer.tasks[slot] for slot in slots):
+            self.warn(
+                f"unreached {task}",
+                f"the loss of task {task!r} does not depend on the tensors of shared= or features=, so that "
+                f"{type(balancer).__name__} has no gradient from which its weight could follow. Pass it as "
+                f"fixed={{{task!r}: factor}}, or list parameters that all tasks share",
+            )
 
     def look_at_graphs(self, balancer: "Balancer", losses: Losses) -> None:
         """Check that every loss of a training step has a graph, if one has. On CUDA, this reads the first step only."""

@@ -91,6 +91,7 @@ class Aggregation(GradientStatistics):
     """
 
     supports_sharding: ClassVar[bool] = True  # whether each rank may hold only a part of every gradient (FSDP)
+    compares_sizes: ClassVar[bool] = False  # whether the weight of a task follows from the size of its gradient
     uses_preference: ClassVar[bool] = False  # whether `solve` takes `importance`, as the preference of the method
     backward_arguments: ClassVar[tuple[str, ...]] = ()  # arguments of `backward` that the weighting does not take
 
@@ -415,6 +416,8 @@ class Aggregation(GradientStatistics):
         grads = self._backward.compute(roots, targets, keep, self.passes, **needs)
         if self._combines_ranks():
             grads = gradients.average_over_ranks(grads, targets, len(self.tasks), self.process_group)
+        if self.compares_sizes:
+            self._checks.warn_unreached(self, grads.unreached())
         with torch.no_grad():
             weights, direction = self.aggregate(grads, context)
             if grads.leaves and grads.other_rows:

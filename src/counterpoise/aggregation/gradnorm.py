@@ -1,6 +1,7 @@
 """GradNorm: learned weights that let all tasks train at the same rate."""
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -90,6 +91,7 @@ class GradNorm(Aggregation):
     """
 
     requires_positive_losses: bool = True
+    compares_sizes: ClassVar[bool] = True
     task_weights: Tensor
     first: Tensor
 

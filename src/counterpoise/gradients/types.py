@@ -31,3 +31,7 @@ class TaskGradients(NamedTuple):
     propagate: Callable[[Tensor], GradientList] | None = (
         None  # with `gram`: weights (n,) to the combination of the rows
     )
+
+    def unreached(self) -> list[int]:
+        """Return the tasks without a gradient on any target; none if there are no rows."""
+        return [slot for slot, row in zip(self.slots, self.rows, strict=False) if all(grad is None for grad in row)]

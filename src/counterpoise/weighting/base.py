@@ -276,12 +276,11 @@ class Weighting(Balancer):
 
     def _check_reached(self, grads: TaskGradients) -> None:
         """Raise an error if no measurement has found a gradient yet, and warn about tasks without one."""
-        without = [slot for slot, row in zip(grads.slots, grads.rows, strict=True) if all(grad is None for grad in row)]
-        self._has_measured |= len(without) < len(grads.slots)
+        unreached = grads.unreached()
+        self._has_measured |= len(unreached) < len(grads.slots)
         if grads.slots and not self._has_measured:
             raise ValueError(UNREACHED)
-        for slot in without:
-            self._checks.warn_unreached(self, slot)
+        self._checks.warn_unreached(self, unreached)
 
     def _measure_call(
         self,
