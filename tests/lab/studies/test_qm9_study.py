@@ -77,7 +77,7 @@ def test_published_errors_have_the_published_changes() -> None:
         assert own == pytest.approx(NTKMTL_CHANGES[method], abs=0.15), method
 
 
-def test_published_numbers_stand_where_gradients_are_compared_in_the_same_place() -> None:
+def test_published_numbers_belong_to_the_condition_that_compares_the_same_gradients() -> None:
     change = PAPER[CHANGE]
     assert change["IMTL-G"].keys() == {MAIN, "further methods", "raw targets", "sanitised features", FEATURES}
     assert FEATURES not in change["PCGrad"]

@@ -95,7 +95,7 @@ def _curves(
 
 
 def degradation(frames: Mapping[str, pd.DataFrame]) -> FigureSpec:
-    """Draw the relative loss of macro score from ×1 to ×1000, with 95 % bootstrap intervals over seeds."""
+    """Draw the relative loss of macro score from ×1 to ×1000, with 95 % intervals over seeds."""
     panels = []
     for name in ("scale-stress", "rescaling"):
         study, marks = STUDIES[name], list[Mark]()
@@ -117,7 +117,7 @@ def degradation(frames: Mapping[str, pd.DataFrame]) -> FigureSpec:
             )
         )
     return FigureSpec(
-        "Relative loss of score from ×1 to ×1000 (95 % bootstrap intervals)",
+        "Relative loss of score from ×1 to ×1000 (95 % intervals over seeds)",
         "Relative loss of each method's macro score from ×1 to ×1000, under scale stress and under pure rescaling.",
         panels,
         columns=2,
@@ -201,7 +201,7 @@ def _summary(study: Study, scores: _Scores, method: str, conditions: Sequence[st
 
 
 def _relative_drop(start: np.ndarray, end: np.ndarray) -> tuple[float, float, float]:
-    """Return the relative loss in percent and its bootstrap interval over seeds."""
+    """Return the relative loss in percent and its interval over seeds."""
 
     def relative_drop(seeds: np.ndarray) -> np.ndarray:
         return np.asarray(100 * (1 - end[seeds].mean(-1) / start[seeds].mean(-1)))
