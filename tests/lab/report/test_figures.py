@@ -69,6 +69,15 @@ def test_matplotlib_draws_a_curve_per_method_and_one_legend() -> None:
     assert [text.get_text() for text in legend.get_texts()] == list(study.methods) == list(spec.legend())
 
 
+@pytest.mark.parametrize(("letters", "count"), [(4, 8), (12, 5), (33, 8), (60, 2)])
+def test_the_legend_is_not_wider_than_the_figure(letters: int, count: int) -> None:
+    lines = [Line(f"{place:e<{letters}}", [0, 1], [0, place], MarkStyle("#0072B2")) for place in range(count)]
+    figure = render(FigureSpec("", "", [Panel(lines, "", Axis(), Axis())], size=(7.2, 3.0)))
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    assert legend.get_window_extent().width <= figure.bbox.width
+
+
 def test_files_are_an_image_of_the_figure_and_a_pdf(tmp_path: Path) -> None:
     spec = figure_with(MARKS["line"], MARKS["text"])
     save_figure(spec, tmp_path / "figure")

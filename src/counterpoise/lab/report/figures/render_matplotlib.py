@@ -7,7 +7,7 @@ import sys
 import textwrap
 import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -55,6 +55,7 @@ RC: dict[Any, Any] = {
 }
 DARK = "#222222"
 TITLE_CHARACTER, NAME_CHARACTER = 0.075, 0.07  # inches, the mean width of a character of a title or of a tick's name
+LEGEND_KEY, LEGEND_CHARACTERS = 0.45, (0.085, 0.065)  # inches of an entry, and of its characters with room and without
 METRES_PER_INCH = 0.0254
 MAX_TICK_INTERVALS = 5  # panels are small, and drawing ticks takes most of the time
 
@@ -189,8 +190,12 @@ def render(spec: FigureSpec) -> Figure:
             _simplify_layout(axis, spines=share_x)
         handles = {label: _legend_handle(spec, label) for label in spec.legend()}
         if handles:
-            columns = min(len(handles), max(3, int(spec.size[0] / (0.45 + 0.085 * max(map(len, handles))))))
-            figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
+            figure.legend(
+                handles.values(),
+                handles.keys(),
+                loc="outside lower center",
+                ncols=_legend_columns(spec.size[0], handles),
+            )
         if spec.title:
             figure.suptitle(textwrap.fill(spec.title, int(spec.size[0] / TITLE_CHARACTER)), fontsize=10)
     return figure
@@ -328,6 +333,13 @@ def _line_style(style: MarkStyle, *, markers: bool) -> dict[str, Any]:
         if style.hollow:
             options["markerfacecolor"] = "white"
     return options
+
+
+def _legend_columns(width: float, labels: Collection[str]) -> int:
+    """Return the number of columns of a legend: with room between them, or up to three that just fit."""
+    longest = max(map(len, labels))
+    roomy, tight = (int(width / (LEGEND_KEY + character * longest)) for character in LEGEND_CHARACTERS)
+    return max(1, min(len(labels), max(roomy, min(3, tight))))
 
 
 def _legend_handle(spec: FigureSpec, label: str) -> Any:
