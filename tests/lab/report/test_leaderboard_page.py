@@ -104,6 +104,17 @@ def test_long_names_side_by_side_are_at_different_heights() -> None:
     assert last.y == pytest.approx(0.96)
 
 
+def test_a_value_beyond_the_axis_is_written_at_its_edge_and_titles_have_the_seeds_of_all_methods() -> None:
+    scores = {"Static": 0.5, "Kendall": 0.3, "BPGS": 0.6}
+    frame = study_frame("tabular", scores, lambda m, c, s: scores[m] * (1 + scores[m] * s / 999))
+    board = leaderboard({"tabular": frame[(frame["method"] != "BPGS") | (frame["seed"] < 3)]})
+    for panel in (overview(board).panels[0], frontier(board, step_costs({})).panels[0]):
+        (label,) = [mark for mark in panel.marks if isinstance(mark, TextLabel) and mark.text.endswith("%")]
+        assert label.text == "−40\N{NO-BREAK SPACE}%"
+        assert -20.0 in (label.x, label.y)
+    assert overview(board).panels[0].title == "Tabular data (3 to 10\N{NO-BREAK SPACE}seeds)"
+
+
 def test_frontier_uses_times_where_enough_were_measured(board: dict[str, WorldStandings]) -> None:
     (by_passes, _) = frontier(list(board.values()), step_costs({})).panels
     assert by_passes.x.label == "backward passes of a step"

@@ -2,6 +2,7 @@
 
 import pandas as pd
 import pytest
+from scipy import stats
 
 from counterpoise.lab.data.qm9 import TARGETS
 from counterpoise.lab.report import ledger, tables
@@ -86,6 +87,18 @@ def test_published_numbers_belong_to_the_condition_that_compares_the_same_gradie
     assert PAPER["mae_mu"]["Kendall"][MAIN][0] == 0.386
     # relative to the single-task models of the other papers, not to those of NTKMTL (58.4)
     assert change["Kendall"][RERUN][0] == pytest.approx(31.6, abs=0.05)
+
+
+def test_claims_of_ours_have_t_intervals_and_published_ones_the_range_of_their_seeds() -> None:
+    frame = frame_of(dict.fromkeys(MAIN_METHODS, 100.0))
+    for method, changes in {"Sum": (170.0, 190.0, 180.0), "BPGS": (40.0, 50.0, 60.0)}.items():
+        frame.loc[frame["method"] == method, CHANGE] = changes
+    found = {(j.claim.text, j.reading): j.decisive for j in ledger.judge(STUDY, frame, SEEDS)}
+    published = found["Sum: Δm 177.6 %", ""]
+    assert (published.low, published.high) == (170.0, 190.0)
+    ours = found["BPGS has a lower Δm than Sum", "BPGS"]
+    expected = stats.ttest_1samp([130.0, 140.0, 120.0], 0).confidence_interval()
+    assert (ours.low, ours.high) == pytest.approx(tuple(expected))
 
 
 def test_seeds_of_one_part_have_only_its_tables() -> None:
