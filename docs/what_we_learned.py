@@ -63,7 +63,7 @@ INTRODUCTION = """\
 Every method in every world (group of similar problems), computed from the recorded runs by
 `python docs/what_we_learned.py`. [What we learned](what-we-learned.md) draws conclusions. Each method is compared with
 the plain sum on the same problems and seeds; brackets are 95 % intervals over seeds, from a paired bootstrap or, with
-fewer than five seeds, Student's t. A single seed has none. Mean ranks are over single runs.
+fewer than five seeds, Student's t. One or two seeds have none. Mean ranks are over single runs.
 """
 LEVEL = re.compile(r"^(error 1\.0 ×|\+0\.0 %)")
 """A comparison without a difference at its precision, for example of two methods that both collapse."""
@@ -205,7 +205,7 @@ def bpgs() -> str:
         other: [
             sign(key, other)
             for key in board
-            if (found := against(key, "BPGS", other)) and found.low != found.high  # a single seed decides nothing
+            if (found := against(key, "BPGS", other)) and found.low != found.high  # one or two seeds decide nothing
         ]
         for other in RIVALS
     }
@@ -224,8 +224,8 @@ def bpgs() -> str:
 
 - **Against Kendall** it is {counts["Kendall"]}{checks}. **Against UW-O**, which divides by the current losses, it is
   {counts["UW-O"]}; **against First loss**, which divides by the first ones, {counts["First loss"]};
-  **against FAMO**, {counts["FAMO"]} (without worlds with a single common seed; a world
-  in which both methods fail counts as undecided).
+  **against FAMO**, {counts["FAMO"]} (worlds with at least three common seeds; if both methods
+  fail, it counts as undecided).
 - **On gradients** (`statistic="gradient"`) it does not collapse on differential equations
   ({gain("physics", "BPGS (gradient)")}), but fails on penalties ({gain("penalties", "BPGS (gradient)")}).
 - **It takes no measurable time**: {recorded_costs()["BPGS"].time:.2f} times the duration of an epoch with the plain sum

@@ -67,6 +67,28 @@ def test_missing_runs_have_no_rank_and_diverged_runs_rank_last() -> None:
     assert standings.standings[-1] is missing
 
 
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_one_or_two_seeds_decide_nothing(seeds: int) -> None:
+    level = {"Static": 1.0, "BPGS": 2.0}
+    frame = study_frame("tabular", level, lambda m, c, s: level[m] + s / 1000, range(seeds))
+    standings = leaderboard({"tabular": frame})[0]
+    best = standings.find("BPGS")
+    assert best
+    assert best.against_sum
+    assert best.against_sum.value == pytest.approx(100, abs=0.2)
+    assert verdict(standings.world, best.against_sum) == (seeds == 3)
+
+
+def test_intervals_of_ranks_are_possible_ranks() -> None:
+    level = {"Static": 0.5, "Kendall": 0.4, "BPGS": 0.6}
+    frame = study_frame("tabular", level, lambda m, c, s: level[m] - 0.11 * (m == "BPGS" and s == 2), range(3))
+    ranks = {s.method: s.rank for s in leaderboard({"tabular": frame})[0].ranked}
+    assert ranks["BPGS"] is not None
+    assert ranks["BPGS"].value == pytest.approx(4 / 3)
+    assert ranks["BPGS"].low == 1
+    assert ranks["BPGS"].high == pytest.approx(4 / 3 + 4.302653 / 3)  # t(0.975, 2) times the standard error
+
+
 def test_rates_are_chosen_at_seeds_that_are_not_counted() -> None:
     study = STUDIES["beyond-rescaling"]
 

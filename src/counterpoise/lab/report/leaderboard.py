@@ -15,6 +15,9 @@ from .run_scores import rank_by_score
 CHOICE = 3
 """Seeds at which rates are chosen, in studies that ran all rates at all seeds. These seeds are not counted."""
 
+SEEDS_OF_AN_INTERVAL = 3
+"""Two seeds decide nothing: their interval is narrow whenever their differences are equal by chance."""
+
 SMALLEST = 1e-12
 """The smallest error that is compared by its logarithm."""
 
@@ -23,7 +26,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 95 % interval over seeds."""
+    """A value with its 95 % interval over seeds. With fewer than three seeds, both bounds are the value."""
 
     value: float
     low: float
@@ -204,7 +207,11 @@ def _rank_estimates(world: World, scores: pd.DataFrame) -> dict[str, Estimate]:
     found = {}
     for method in scores.columns:
         values = by_seed[method].to_numpy(dtype=np.float64)
-        found[str(method)] = _estimate(lambda seeds, values=values: values[seeds].mean(-1), len(values))  # type: ignore[misc]
+        found[str(method)] = _estimate(
+            lambda seeds, values=values: values[seeds].mean(-1),  # type: ignore[misc]
+            len(values),
+            (1.0, len(scores.columns)),
+        )
     return found
 
 
@@ -231,5 +238,13 @@ def compare_scores(world: World, method: "pd.Series[float]", reference: "pd.Seri
     return _estimate(change, ours.shape[1])
 
 
-def _estimate(statistic: Callable[[NDArray[np.intp]], Array], seeds: int) -> Estimate:
-    return Estimate(float(statistic(np.arange(seeds))), *seed_interval(statistic, seeds))
+def _estimate(
+    statistic: Callable[[NDArray[np.intp]], Array],
+    seeds: int,
+    possible: tuple[float, float] = (-np.inf, np.inf),  # Student's t does not know the range of ranks
+) -> Estimate:
+    value = float(statistic(np.arange(seeds)))
+    if seeds < SEEDS_OF_AN_INTERVAL:
+        return Estimate(value, value, value)
+    low, high = np.clip(seed_interval(statistic, seeds), *possible)
+    return Estimate(value, float(low), float(high))

@@ -14,7 +14,7 @@ from . import ranks
 from .card_pictures import CardPicture, FinishedCells, card_picture
 from .figures.leaderboard import frontier, overview
 from .figures.spec import FigureSpec
-from .leaderboard import Estimate, Standing, WorldStandings, leaderboard
+from .leaderboard import SEEDS_OF_AN_INTERVAL, Estimate, Standing, WorldStandings, leaderboard
 from .leaderboard_answers import Answer, answers
 from .leaderboard_cost import Cost, step_costs, step_times
 from .leaderboard_text import check_finding, format_estimate, join, unequal_settings, usage, verdict
@@ -252,18 +252,19 @@ def world_table(standings: WorldStandings, costs: Mapping[str, Cost]) -> Printed
     heads = ["method", f"{error}against the plain sum"]
     heads += [f"{error}against the {TUNED_SUM.lower()}"] if tuned else []
     rows = []
+    several = len(standings.seeds) >= SEEDS_OF_AN_INTERVAL
     for standing in standings.standings:
         row = [standing.method]
         row.append("" if standing.method == PLAIN_SUM else format_estimate(world, standing.against_sum))
         row += [format_estimate(world, standing.against_tuned)] if tuned else []
         row = [cell.removeprefix(error) for cell in row]
-        row.append(_format_rank(standing.rank, interval=len(standings.seeds) > 1))
+        row.append(_format_rank(standing.rank, interval=several))
         runs = f"{standing.runs}" + (f", {standing.diverged} diverged" if standing.diverged else "")
         if standing.problems < len(standings.problems):
             runs += f" on {standing.problems} problem{'s' if standing.problems > 1 else ''}"
         rows.append([*row, str(costs[standing.method]), runs])
     problems = f"{len(standings.problems)} problem{'s' if len(standings.problems) > 1 else ''}"
-    intervals = "95 % intervals over seeds, paired" if len(standings.seeds) > 1 else "no intervals with a single seed"
+    intervals = "95 % intervals over seeds, paired" if several else "no intervals with one or two seeds"
     note = f"{problems}, {format_seeds(standings.seeds)}; {intervals}; ordered by mean rank"
     return PrintedTable([*heads, "mean rank", "cost of a step", "runs"], rows, world.title, note)
 

@@ -76,7 +76,7 @@ def _factor(value: float) -> str:
 
 
 def verdict(world: World, estimate: Estimate | None) -> int:
-    """Return 1 if a method is better, −1 if it is worse, and 0 if the interval does not decide or is a single seed."""
+    """Return 1 if a method is better, −1 if it is worse, and 0 if the interval does not decide or there is none."""
     neutral = 1.0 if world.unit == "factor" else 0.0
     if estimate is None or estimate.low == estimate.high:
         return 0
