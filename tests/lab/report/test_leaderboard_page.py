@@ -94,6 +94,21 @@ def test_molecules_appear_with_a_bar_per_property() -> None:
     assert "Better on Molecules (error 34 % lower" in against.text
 
 
+def test_cards_show_single_metrics_where_a_score_is_a_mean_of_a_few() -> None:
+    """BPGS is better on average: it loses a tenth of the mIoU and has half of the angle, which is an error."""
+    values = {"Static": (0.4, 0.2, 40.0), "BPGS": (0.36, 0.2, 20.0)}
+    frame = pd.DataFrame(
+        {"method": m, "condition": "main", "seed": s, "lr": 0.001, "miou": miou, "abs_rel": error, "angle": angle}
+        for m, (miou, error, angle) in values.items()
+        for s in range(42, 45)
+    )
+    (card,) = leaderboard_section({"nyuv2": frame}).cards
+    (row,) = card.best
+    assert row.metrics.replace("\N{NO-BREAK SPACE}", " ") == "mIoU −10.0 %, abs rel +0.0 %, angle +50.0 % (+ is better)"
+    tables = study_frame("tabular", {"Static": 0, "BPGS": 0}, table_score)
+    assert [row.metrics for card in leaderboard_section({"tabular": tables}).cards for row in card.best] == ["", ""]
+
+
 def test_long_names_side_by_side_are_at_different_heights() -> None:
     """On one height, long neighbours would overlap; a short name, or one far above, has room."""
     places = {"FAMO": 0.0, "Gradient normalisation": 1.0, "BPGS + CAGrad": 2.0, "Gradient normalisation + PCGrad": 3.0}

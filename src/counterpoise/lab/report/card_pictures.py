@@ -32,10 +32,11 @@ BLUE_TO_RED = ("#2166ac", "#67a9cf", "#f7f7f7", "#ef8a62", "#b2182b")
 
 @dataclass(frozen=True)
 class Tile:
-    """An image with its label."""
+    """An image with its label and, for a solution, its error."""
 
     label: str
     source: str  # a data URL
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,17 +100,23 @@ def solutions(standings: WorldStandings, finished: FinishedCells) -> CardPicture
         (study for name in standings.world.studies if (study := STUDIES[name]).title in standings.problems), None
     )
     fields: dict[str, NDArray[np.float64]] = {}
+    errors: dict[str, str] = {}
     for method, cell, run in _cells(standings, finished):
         text = run.result.get("field")
         fits = study and cell.run.study == study.name and cell.condition.key in standings.world.conditions
-        if fits and method in shown and isinstance(text, str):
-            fields.setdefault(method, decode_field(text))
+        if fits and method in shown and method not in fields and isinstance(text, str):
+            fields[method] = decode_field(text)
+            errors[method] = f"error {run.result['metrics']['rel_l2']:.2g}"
     if study is None or not fields:
         return None
     equation, points = EQUATIONS[study.problem], len(next(iter(fields.values())))
     exact = equation.exact(equation.grid(points)).reshape(points, points).numpy()
     named = {"exact": exact} | {method: fields[method] for method in shown if method in fields}
-    tiles = [Tile(label, data_url(image)) for label, values in named.items() if (image := _field(values, exact))]
+    tiles = [
+        Tile(label, data_url(image), errors.get(label, ""))
+        for label, values in named.items()
+        if (image := _field(values, exact))
+    ]
     return CardPicture(f"{study.title}: solutions", tuple(tiles)) if tiles else None
 
 

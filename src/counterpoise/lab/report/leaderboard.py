@@ -68,6 +68,11 @@ class WorldStandings:
     def find(self, method: str) -> Standing | None:
         return next((standing for standing in self.standings if standing.method == method), None)
 
+    def without(self, problem: str) -> "WorldStandings":
+        """Return the same methods, with comparisons on all problems except one."""
+        rest = self.scores[self.scores.index.get_level_values("problem") != problem]
+        return replace(self, scores=rest, problems=tuple(p for p in self.problems if p != problem))
+
     def compare(self, method: str, other: str = PLAIN_SUM, problem: str = "") -> Estimate | None:
         """Return a method relative to another one on their common runs; None if there are none.
 

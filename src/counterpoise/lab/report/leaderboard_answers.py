@@ -4,18 +4,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from .leaderboard import Standing, WorldStandings
+from .leaderboard import Estimate, Standing, WorldStandings
 from .leaderboard_cost import PASSES, Cost, step_times
 from .leaderboard_text import (
     FAILING,
+    against_tuned_sum,
     better_first,
     by_gain,
     check_name,
     collapsed_methods,
     format_estimate,
+    format_factor,
+    is_behind_tuned_sum,
     is_worse,
     join,
-    join_factors,
     other_methods,
     pinn_methods,
     pinn_steps,
@@ -26,7 +28,7 @@ from .leaderboard_text import (
     without_interval,
     worse_problems,
 )
-from .leaderboard_worlds import PLAIN_SUM, recipes
+from .leaderboard_worlds import PLAIN_SUM, TUNED_SUM, recipes
 
 OVERVIEW, COST_FIGURE = "figure-leaderboard", "figure-leaderboard-cost"
 HEAD_TO_HEAD, STEP_TIMES = "table-head-to-head", "table-step-times"
@@ -36,6 +38,7 @@ LEAST_WORLDS = 4
 """With fewer worlds, no method is recommended for all of them."""
 MAX_NAMES = 4
 FIXED = 'cp.FirstLoss(tasks, fixed={"kl": beta})'
+TUNED = 'cp.Static(tasks, weights={"residual": 1, "boundary": 100})'
 
 
 @dataclass(frozen=True)
@@ -106,17 +109,14 @@ def _different_units(
         note = f"No method reaches the hand-tuned sum.{behind or ''}"
         return Answer(question, "Weights that undo the units, set by hand.", note, _evidence(standings), anchor)
     names = [s.method for s in chosen]
-    note = (
-        f"{'None scores' if len(names) > 1 else 'It does not score'} detectably lower than the hand-tuned sum, whose "
-        f"weights undo the units.{behind or ''}"
-    )
+    note = f"{_none(names)} detectably lower than the hand-tuned sum, whose weights undo the units.{behind or ''}"
     if left_out := [s.method for s in candidates if s not in chosen]:
         verb = "are" if left_out[1:] else "is"
         note += f" {join(left_out, 'and')} {verb} as good here, but not shown to be better than the plain sum on QM9."
     failing = [name for name in names if physics and name in collapsed_methods(physics)]
     if failing:
         note += f" Do not use {join(failing)} if a loss can be driven to zero."
-    note += " Standardise regression targets first: no weight undoes a factor on a target."
+    note += " Standardise regression targets first: a weight on a loss cannot undo a factor on its target."
     text = _passes(names, costs)
     text += f"{names[0]} against the hand-tuned sum: {format_estimate(world, chosen[0].against_tuned)}. "
     if len(names) > 1 and not any(verdict(world, standings.compare(*pair)) for pair in combinations(names, 2)):
@@ -129,6 +129,10 @@ def _different_units(
     if failing:
         text += f"{join(failing, 'and')} {'fail' if failing[1:] else 'fails'} on physics-informed networks. "
     return Answer(question, f"{join(names)}.", note, text + _evidence(standings), anchor, tuple(names))
+
+
+def _none(names: Sequence[str]) -> str:
+    return {1: "It does not score", 2: "Neither scores"}.get(len(names), "None of them scores")
 
 
 def _is_no_better(standings: WorldStandings, method: str) -> bool:
@@ -168,14 +172,19 @@ def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
         exceptions = worse_problems(standings, standing.method)
         but = f", but worse on the {join(list(exceptions), 'and')}" if exceptions else ""
         gains.append(f"{standing.method}: {without_interval(world, standing.against_sum)}{but}")
+        if not exceptions:
+            gains[-1] += _factors_of_problems(standings, standing.method)
         details += [
             f"{problem}: {standing.method} is worse than the plain sum, {format_estimate(world, estimate)}. "
             for problem, estimate in exceptions.items()
         ]
     note = f"Against the plain sum, {'; '.join(gains)}."
+    short, call = _either(names, costs), ""
     if all(standing.against_tuned for standing in chosen):
-        tuned = join_factors(world, [standing.against_tuned for standing in chosen])
-        note += f" Against the best hand-tuned sum: {tuned}."
+        tuned = [f"{name}: {against_tuned_sum(standings, name)}" for name in names]
+        note += f" Against a factor on the conditions that was tuned at other seeds, {'; '.join(tuned)}."
+        if "; cheaper: " in short and is_behind_tuned_sum(standings, names[-1]):
+            short, call = f"{short.removesuffix('.')} or a tuned factor.", TUNED
     collapsed = [f"{name} on losses" if name == "BPGS" else name for name in collapsed_methods(standings)]
     others = len(collapsed) - 1
     if "BPGS on losses" in collapsed:
@@ -191,13 +200,12 @@ def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
         between = standings.compare(*names)
         decided = f"{names[0]} against {names[1]}: {format_estimate(world, between)}. "
         text += decided if verdict(world, between) else "These runs do not decide between the two. "
+    text += _without_largest_gain(standings, names) if all(s.against_tuned for s in chosen) else ""
     text += f"{''.join(details)}All runs have {pinn_steps(world)} steps. "
     if collapsed:
         times = f"more than {1 / FAILING[world.unit]:.0f} times those of the plain sum"
         text += f"Avoid {join(collapsed, 'and')}: errors {times}. "
-    return Answer(
-        question, _either(names, costs), note, text + _evidence(standings), f"table-{world.name}", tuple(names)
-    )
+    return Answer(question, short, note, text + _evidence(standings), f"table-{world.name}", tuple(names), call)
 
 
 def _penalty(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
@@ -214,7 +222,7 @@ def _penalty(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
     free = [method for method in kept if costs[method].passes == "one"]
     note += f". Not detectably worse with one backward pass: {join(free, 'and')}." if free else "."
     text = "If the other losses are tasks of different scale, divide these by their first values and fix the penalty: "
-    text += f"{FIXED}. Choose its factor again for each method. "
+    text += f"{FIXED}. Tune its factor for each method. "
     text += f"Not detectably worse than the plain sum: {join(kept, 'and')}. " if kept else ""
     return Answer(
         "One loss is a KL term or another penalty.", "A fixed weight for this term.", note, text + _evidence(standings),
@@ -222,17 +230,36 @@ def _penalty(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
     )  # fmt: skip
 
 
-def _range_of_problems(standings: WorldStandings, method: str) -> str:
-    """Return the comparisons of a method with the plain sum where its gain is lowest and highest."""
+def _extremes(standings: WorldStandings, method: str) -> list[tuple[str, Estimate]]:
+    """Return the problems on which the gain of a method over the plain sum is lowest and highest, with the gains."""
     compared = {problem: standings.compare(method, problem=problem) for problem in standings.problems}
     found = sorted((e.value, problem, e) for problem, e in compared.items() if e is not None)
-    if len(found) < 2:
+    return [(problem, e) for _, problem, e in (found[0], found[-1])] if len(found) > 1 else []
+
+
+def _range_of_problems(standings: WorldStandings, method: str) -> str:
+    """Return the comparisons of a method with the plain sum where its gain is lowest and highest."""
+    found = [
+        f"{without_interval(standings.world, estimate).removeprefix('error ')} ({problem})"
+        for problem, estimate in _extremes(standings, method)
+    ]
+    return f", from {' to '.join(found)}" if found else ""
+
+
+def _factors_of_problems(standings: WorldStandings, method: str) -> str:
+    """Return the same as factors without the problems: " (2.2 × to 57 ×)". The method must be better on all of them."""
+    found = [f"{format_factor(estimate.value)} ×" for _, estimate in _extremes(standings, method)]
+    return f" ({' to '.join(found)} on single equations)" if found else ""
+
+
+def _without_largest_gain(standings: WorldStandings, methods: Sequence[str]) -> str:
+    """Compare methods with the hand-tuned sum without the problem on which the first one gains most."""
+    extremes = _extremes(standings, methods[0])
+    if not extremes:
         return ""
-    low, high = (
-        f"{without_interval(standings.world, e).removeprefix('error ')} ({problem})"
-        for _, problem, e in (found[0], found[-1])
-    )
-    return f", from {low} to {high}"
+    problem, rest = extremes[-1][0], standings.without(extremes[-1][0])
+    compared = [f"{m}: {format_estimate(rest.world, rest.compare(m, TUNED_SUM))}" for m in methods]
+    return f"Without the {problem}, against the hand-tuned sum, {'; '.join(compared)}. "
 
 
 def _either(methods: Sequence[str], costs: Mapping[str, Cost]) -> str:

@@ -20,7 +20,7 @@ MEASURED = "nyuv2-overhead"
 Passes = Literal["one", "some", "each"]
 PASSES: dict[Passes, str] = {
     "one": "one backward pass",
-    "some": "one, and one per loss in some steps",
+    "some": "one backward pass, in some steps one per loss",
     "each": "one backward pass per loss",
 }
 

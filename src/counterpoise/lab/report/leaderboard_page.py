@@ -17,12 +17,13 @@ from .figures.spec import FigureSpec
 from .leaderboard import SEEDS_OF_AN_INTERVAL, Estimate, Standing, WorldStandings, leaderboard
 from .leaderboard_answers import Answer, answers
 from .leaderboard_cost import Cost, step_costs, step_times
-from .leaderboard_text import check_finding, format_estimate, join, unequal_settings, usage, verdict
+from .leaderboard_text import check_finding, format_change, format_estimate, join, unequal_settings, usage, verdict
 from .leaderboard_worlds import PLAIN_SUM, TUNED_SUM, World, other_labels, recipes
 from .ranks import PrintedTable
-from .tables import format_seeds
+from .tables import METRIC_NAMES, format_seeds
 
 CARD_METHODS = 3
+FEW_METRICS = 4
 COMPARED = ("BPGS", "Kendall")
 VERDICTS = {1: "better", -1: "worse", 0: "undecided"}
 
@@ -37,6 +38,7 @@ class CardRow:
     verdict: str  # better, worse, undecided
     cost: str
     width: int  # of its bar, in % of that of the best method of the card
+    metrics: str = ""  # changes of single metrics
 
 
 @dataclass(frozen=True)
@@ -242,7 +244,22 @@ def _card_row(standings: WorldStandings, standing: Standing, costs: Mapping[str,
     comparison = ", ".join([format_estimate(standings.world, standing.against_sum), *notes])
     width = round(100 * _gain(standings, standing) / longest)
     rank = _format_rank(standing.rank, interval=False)
-    return CardRow(standing.method, rank, comparison, decided, str(costs[standing.method]), width)
+    metrics = _metric_changes(standings, standing.method)
+    return CardRow(standing.method, rank, comparison, decided, str(costs[standing.method]), width, metrics)
+
+
+def _metric_changes(standings: WorldStandings, method: str) -> str:
+    """Return by how much each metric is better than with the plain sum, in a world with a mean of a few metrics."""
+    world = standings.world
+    if world.unit != "change" or not 1 < len(world.metrics) <= FEW_METRICS:
+        return ""
+    sums = standings.scores[[method, PLAIN_SUM]].dropna().groupby(level="metric").sum()
+    changes = []
+    for metric, is_higher_better in world.metrics.items():
+        change = 100 * (sums[method][metric] / sums[PLAIN_SUM][metric] - 1) * (1 if is_higher_better else -1)
+        name = METRIC_NAMES[metric].rstrip(" ↑↓")
+        changes.append(f"{name} {format_change(change)}\N{NO-BREAK SPACE}%")
+    return f"{', '.join(changes)} (+ is better)"
 
 
 def world_table(standings: WorldStandings, costs: Mapping[str, Cost]) -> PrintedTable:

@@ -11,7 +11,7 @@ from ..studies import STUDIES
 from ..studies.pinn import STEPS
 from .leaderboard import Estimate, Standing, WorldStandings
 from .leaderboard_cost import Cost
-from .leaderboard_worlds import PLAIN_SUM, World
+from .leaderboard_worlds import PLAIN_SUM, TUNED_SUM, World
 
 FAILING = {"factor": 0.2, "change": -50.0}
 """A method fails if its comparison with the plain sum is shown to be below: five times the error, half the score."""
@@ -29,9 +29,12 @@ def format_estimate(world: World, estimate: Estimate | None) -> str:
         return "–"
     if world.unit == "factor":
         return _format_factor(estimate)
-    numbers = [estimate.value, estimate.low, estimate.high]
-    value, low, high = (f"{round(number, 1) + 0.0:+.1f}".replace("-", "−") for number in numbers)
+    value, low, high = map(format_change, (estimate.value, estimate.low, estimate.high))
     return f"{value} %" if low == high else f"{value} % [{low}, {high}]"
+
+
+def format_change(percent: float) -> str:
+    return f"{round(percent, 1) + 0.0:+.1f}".replace("-", "−")  # not "−0.0"
 
 
 def keep_together(text: str) -> str:
@@ -45,13 +48,21 @@ def without_interval(world: World, estimate: Estimate | None) -> str:
     return format_estimate(world, estimate).split(" [")[0]
 
 
-def join_factors(world: World, estimates: Sequence[Estimate | None]) -> str:
-    """Join comparisons of errors without their intervals: "error 12 × and 3.0 × lower"."""
-    found = [without_interval(world, estimate) for estimate in estimates]
-    if len({text.rsplit(" ", 1)[-1] for text in found}) > 1:
-        return join(found, "and")
-    (*first, last), name = found, "error "
-    return name + join([*(text.removeprefix(name).rsplit(" ", 1)[0] for text in first), last.removeprefix(name)], "and")
+def against_tuned_sum(standings: WorldStandings, method: str) -> str:
+    """Compare a method with the hand-tuned sum on each equation: "error lower on 1 of 4 equations, higher on 2"."""
+    found = [standings.compare(method, TUNED_SUM, problem) for problem in standings.problems]
+    signs = [verdict(standings.world, estimate) for estimate in found if estimate is not None]
+    lower, higher = signs.count(1), signs.count(-1)
+    equations = f"{len(signs)} equation{'s' if len(signs) > 1 else ''}"
+    if lower == len(signs):
+        return f"error lower on {'all ' if lower > 1 else ''}{equations}"
+    return f"error lower on {lower or 'none'} of {equations}" + (f", higher on {higher}" if higher else "")
+
+
+def is_behind_tuned_sum(standings: WorldStandings, method: str) -> bool:
+    """Return whether a method is worse than the hand-tuned sum on more problems than it is better."""
+    found = [standings.compare(method, TUNED_SUM, problem) for problem in standings.problems]
+    return sum(verdict(standings.world, estimate) for estimate in found) < 0
 
 
 def _format_factor(estimate: Estimate) -> str:
@@ -61,7 +72,7 @@ def _format_factor(estimate: Estimate) -> str:
         value, low, high = (_percent(1 - 1 / number if lower else 1 / number - 1) for number in numbers)
         value += " %"
     else:
-        value, low, high = (_factor(number if lower else 1 / number) for number in numbers)
+        value, low, high = (format_factor(number if lower else 1 / number) for number in numbers)
         value += " ×"
     return f"error {value} {'lower' if lower else 'higher'}" + ("" if low == high else f" [{low}, {high}]")
 
@@ -71,7 +82,7 @@ def _percent(share: float) -> str:
     return (f"{percent:.1f}" if abs(percent) < 10 else f"{percent:.0f}").replace("-", "−")
 
 
-def _factor(value: float) -> str:
+def format_factor(value: float) -> str:
     return f"{value:.0f}" if value >= 9.5 else f"{value:.1f}" if value >= 0.95 else f"{value:.2g}"
 
 

@@ -146,7 +146,7 @@ WORLDS = (
     World(
         "penalties",
         "Penalties",
-        "Errors with a penalty that can be driven to zero, on digits",
+        "Objectives with a term that can be driven to zero: a KL divergence, an entropy bonus, consistency",
         ("penalties",),
         confounds=(
             "The learning rate of each method is the best of four at seeds that are not counted.",

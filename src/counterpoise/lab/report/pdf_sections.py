@@ -129,7 +129,8 @@ def add_leaderboard(story: Story, leaderboard: LeaderboardSection, folder: Path)
     story.text(
         "Each method is compared with the plain sum on the same problems and seeds. Intervals are from a paired "
         "bootstrap over seeds or, with fewer than five seeds, Student's t; one or two seeds have none. Where it was "
-        "run, the hand-tuned sum has the fixed weights that undo all loss factors, or the best of several."
+        "run, the hand-tuned sum has the fixed weights that undo all loss factors, or those that were best of several "
+        "at seeds that are not counted."
     )
     for answer in leaderboard.answers:
         story.add(

@@ -147,7 +147,7 @@ def _floor(standings: WorldStandings) -> float:
 
 
 def axis_label(world: World) -> str:
-    return "error, times lower" if world.unit == "factor" else "change of score (%)"
+    return "error: plain sum / method" if world.unit == "factor" else "change of score (%)"
 
 
 def frontier(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> FigureSpec:
