@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from ..studies import STUDIES
 from .leaderboard import Estimate, Standing, WorldStandings
 from .leaderboard_cost import PASSES, Cost, step_times
 from .leaderboard_text import (
@@ -222,7 +223,7 @@ def _penalty(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
     free = [method for method in kept if costs[method].passes == "one"]
     note += f". Not detectably worse with one backward pass: {join(free, 'and')}." if free else "."
     text = "If the other losses are tasks of different scale, divide these by their first values and fix the penalty: "
-    text += f"{FIXED}. Tune its factor for each method. "
+    text += f"{FIXED}. Tune its factor for each method (study: {STUDIES['penalised-tasks'].title}). "
     text += f"Not detectably worse than the plain sum: {join(kept, 'and')}. " if kept else ""
     return Answer(
         "One loss is a KL term or another penalty.", "A fixed weight for this term.", note, text + _evidence(standings),
