@@ -16,9 +16,22 @@ Options = tuple[tuple[str, Any], ...]
 """Keyword options as sorted pairs, which can be hashed."""
 
 
+class FrozenMapping(dict[str, Any]):
+    """A mapping that can be hashed, for options such as `fixed`. It must not be changed."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
 def freeze_options(**options: Any) -> Options:
-    """Return keyword options as sorted pairs, with lists converted to tuples."""
-    return tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in options.items()))
+    """Return keyword options as sorted pairs, with lists and mappings converted to values that can be hashed."""
+    return tuple(sorted((name, _freeze(value)) for name, value in options.items()))
+
+
+def _freeze(value: Any) -> Any:
+    if isinstance(value, dict):
+        return FrozenMapping({name: _freeze(part) for name, part in value.items()})
+    return tuple(map(_freeze, value)) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)
@@ -129,7 +142,7 @@ def parse_run(text: str) -> Run:
         if given.pop("version") != VERSION:
             raise ValueError("it was written by another version of the engine")
         parts = {"data": Spec, "model": Spec, "schedule": Schedule}
-        built = {name: cls(**_lists_to_tuples(given.pop(name))) for name, cls in parts.items()}
+        built = {name: cls(**_undo_json(given.pop(name))) for name, cls in parts.items()}
         run = Run(**built, recipe=_parse_recipe(given.pop("recipe")), **given)
         _check_types(run)
         canonical = run.canonical()
@@ -153,16 +166,12 @@ def _check_types(run: Run) -> None:
 
 def _parse_recipe(given: dict[str, Any]) -> Recipe:
     weighting = given.pop("weighting")
-    return Recipe(**_lists_to_tuples(given), weighting=None if weighting is None else _parse_recipe(weighting))
+    return Recipe(**_undo_json(given), weighting=None if weighting is None else _parse_recipe(weighting))
 
 
-def _lists_to_tuples(given: dict[str, Any]) -> dict[str, Any]:
-    """Undo the conversion of tuples to lists by JSON."""
-    return {name: _to_tuple(value) for name, value in given.items()}
-
-
-def _to_tuple(value: Any) -> Any:
-    return tuple(map(_to_tuple, value)) if isinstance(value, list) else value
+def _undo_json(given: dict[str, Any]) -> dict[str, Any]:
+    """Undo the conversion of tuples to lists, and of frozen mappings to dictionaries, by JSON."""
+    return {name: _freeze(value) for name, value in given.items()}
 
 
 def content_hash(text: str) -> str:

@@ -186,7 +186,7 @@ class FunctionTrainer:
             raise RuntimeError(f"{options['function']} raised {type(error).__name__}: {error}") from error
         self.scores = check_scores(options["function"], returned)
         if balancer.weights is not None:
-            self.weights = dict(zip(tasks, balancer.weights.tolist(), strict=True))
+            self.weights = dict(zip(balancer.tasks, balancer.weights.tolist(), strict=True))  # without fixed losses
         self.epoch = 1
 
     def results(self) -> list[dict[str, Any]]:

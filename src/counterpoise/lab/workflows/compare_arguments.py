@@ -13,8 +13,10 @@ from typing import Any, Literal
 
 import counterpoise as cp
 
-from ..engine import Recipe, recipe
+from ..engine import Recipe
+from ..engine.config import freeze_options
 from ..engine.function_trainer import FunctionError, load_function, source_file
+from ..engine.methods import describe
 from ..errors import UsageError
 from ..studies import STUDIES
 from ..studies.all_methods import all_methods
@@ -106,6 +108,8 @@ def parse_methods(methods: str | Iterable[str] | Mapping[str, Recipe]) -> dict[s
     if isinstance(methods, Mapping):
         found = dict(methods)
         _check_types(found.values(), Recipe, "recipes, for example recipe('bpgs', margin=2.0)")
+        for label, given in found.items():
+            _check_settings(label, given)
     else:
         texts = parse_list("methods", methods)
         _check_types(texts, str, "names such as 'bpgs': a balancer is built for each run, so that none can be passed")
@@ -121,6 +125,20 @@ def _check_types(methods: Iterable[object], kind: type, expected: str) -> None:
             raise UsageError(f"the method {method!r} is of type {type(method).__name__}, expected {expected}")
 
 
+def _check_settings(label: str, given: Recipe) -> None:
+    """Raise an error for settings of optimisers, which the training function builds itself."""
+    default = vars(Recipe(given.name, given.options, given.weighting))
+    ignored = [name for name, value in vars(given).items() if value != default[name]]
+    if ignored:
+        raise UsageError(
+            f"the recipe of {label!r} sets {', '.join(ignored)} of an optimiser, which a comparison does not use: the "
+            f"training function builds its optimiser. Write an option of the method with this name as text, for "
+            f"example 'famo(lr=0.05)'"
+        )
+    if given.weighting is not None:
+        _check_settings(label, given.weighting)
+
+
 def parse_method(text: str) -> Recipe:
     """Return the recipe of a method given as text; see `parse_methods`."""
     labels = _labels()
@@ -128,6 +146,11 @@ def parse_method(text: str) -> Recipe:
         return labels[text.lower()]
     if HYBRID in text:
         weighting, aggregation = map(parse_method, text.split(HYBRID, 1))
+        if not _combines_gradients(aggregation) or _combines_gradients(weighting):
+            raise UsageError(
+                f"invalid method {text!r}: expected a method that weights losses before one that combines gradients, "
+                f"for example 'bpgs + cagrad'"
+            )
         return replace(aggregation, weighting=weighting)
     match = WITH_OPTIONS.fullmatch(text)
     name, options = (match[1].strip(), _parse_call(text, match[2])) if match else (text, {})
@@ -136,7 +159,9 @@ def parse_method(text: str) -> Recipe:
         near = get_close_matches(name.lower(), known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(cp.methods())}"
         raise UsageError(f"unknown method {name!r}: {hint}")
-    return recipe(cp.describe(name).name, **options)
+    if "weighting" in options:
+        raise UsageError(f"invalid method {text!r}: write a method before another one as 'bpgs + cagrad'")
+    return Recipe(cp.describe(name).name, freeze_options(**options))
 
 
 def _labels() -> dict[str, Recipe]:
@@ -147,6 +172,10 @@ def _labels() -> dict[str, Recipe]:
 def _without_optimiser(method: Recipe) -> Recipe:
     weighting = None if method.weighting is None else _without_optimiser(method.weighting)
     return Recipe(method.name, method.options, weighting)
+
+
+def _combines_gradients(method: Recipe) -> bool:
+    return issubclass(describe(method.name).build, cp.Aggregation)
 
 
 def _is_registered(name: str) -> bool:
@@ -258,7 +287,7 @@ def check_options(options: Mapping[str, Any], *, has_rates: bool) -> dict[str, A
 
 
 def parse_options(options: Iterable[str]) -> dict[str, Any]:
-    """Parse "name=value" pairs. A value that is not a Python literal is kept as text.
+    """Parse "name=value" pairs. Values are Python literals, true or false; any other value is kept as text.
 
     Raises:
         UsageError: If a pair has no name.
@@ -269,7 +298,7 @@ def parse_options(options: Iterable[str]) -> dict[str, Any]:
         if not separator or not name.isidentifier():
             raise UsageError(f"invalid option {text!r}: expected name=value, for example epochs=20")
         try:
-            found[name] = ast.literal_eval(value)
+            found[name] = ast.literal_eval({"true": "True", "false": "False"}.get(value, value))
         except (SyntaxError, ValueError):
             found[name] = value
     return found
