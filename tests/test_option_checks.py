@@ -57,6 +57,26 @@ def test_integers_are_required(name: str, option: str) -> None:
         cp.make(name, 5, **{option: 1.5})
 
 
+def flags(name: str) -> list[str]:
+    parameters = inspect.signature(method_class(name)).parameters.values()
+    return [p.name for p in parameters if isinstance(p.default, bool)]
+
+
+@pytest.mark.parametrize("value", ["no", None, 2, 0.0])
+@pytest.mark.parametrize(("name", "option"), [(name, option) for name in cp.methods() for option in flags(name)])
+def test_flags_are_true_or_false(name: str, option: str, value: Any) -> None:
+    weighting = cp.describe(name).space == "gradient" and option == "memory"
+    with pytest.raises(TypeError, match=f"{option} is .*, expected True or False"):
+        cp.make(name, 5, **{option: value}, **({"weighting": cp.Static(5)} if weighting else {}))
+
+
+def test_an_unknown_option_suggests_one_that_contains_it() -> None:
+    with pytest.raises(TypeError, match="BPGS has no option 'gain': did you mean 'theta_gain'"):
+        cp.make("bpgs", 2, gain=3)
+    with pytest.raises(ValueError, match="theta_gain"):
+        cp.BPGS(2, theta_gain=-1)
+
+
 @pytest.mark.parametrize(("name", "option"), TASK_CASES)
 def test_numbers_per_task_must_be_finite(name: str, option: str) -> None:
     for value in (math.nan, math.inf):

@@ -367,3 +367,26 @@ def test_copies_from_a_device_are_checked_once_they_have_arrived(
     messages = caught(look)
     assert len(messages) == arrived
     assert all("'easy'" in message for message in messages)
+
+
+@pytest.mark.parametrize("name", ["mgda", "cr-mogm", "gradnorm", "grad-normalise", "ntk"])
+def test_a_task_without_a_gradient_on_the_shared_tensors_warns_once(name: str) -> None:
+    """A probe on detached features: methods that compare gradient sizes would give it all the weight, or none."""
+    shared, probe = torch.ones(2, requires_grad=True), torch.ones(1, requires_grad=True)
+    balancer = cp.make(name, ["task", "probe"])
+    needs = cp.describe(name).needs
+
+    def step() -> None:
+        residuals = {"task": shared - 2, "probe": probe - 3}
+        losses = {task: residual.square().mean() for task, residual in residuals.items()}
+        balancer.backward(losses, shared=[shared], **({"residuals": residuals} if "residuals" in needs else {}))
+
+    (message,) = caught(lambda: [step() for _ in range(120)])
+    assert "the loss of task 'probe' does not depend on the tensors of shared=" in message
+    assert "fixed={'probe': factor}" in message
+
+
+def test_a_smoothed_method_warns_as_the_method_does() -> None:
+    w, v = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    balancer = cp.CRMOGM(2, method="upgrad")
+    assert caught(lambda: balancer.backward([w.sum(), v.sum()], shared=[w])) == []

@@ -20,6 +20,7 @@ from .inputs import (
     Losses,
     PerTask,
     Slots,
+    check_flags,
     fixed_terms,
     format_names,
     has_custom_names,
@@ -134,6 +135,7 @@ class Balancer(Float32State, ABC):
         self.tasks, self.fixed, self._order = split_fixed_tasks(tasks, fixed)
         self.batch_shape = (batch_shape,) if isinstance(batch_shape, int) else tuple(batch_shape)
         self._slots = range(len(self.tasks))
+        check_flags(self, strict=strict)
         self.strict = strict
         self.process_group = process_group
         self.register_buffer("importance", importance_factors(importance, self.tasks), persistent=False)
@@ -240,6 +242,8 @@ class Balancer(Float32State, ABC):
 
     def frozen(self) -> Static:
         """Return a `Static` balancer with the weights of the last step, for example for a second stage of training.
+
+        A call in evaluation mode counts as a step, so that this should come before a validation with the balancer.
 
         Raises:
             RuntimeError: If there are no weights yet, or if the method has none.

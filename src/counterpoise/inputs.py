@@ -134,6 +134,13 @@ def check_number(
     raise ValueError(message) if is_number else TypeError(message)
 
 
+def check_flags(owner: object, **flags: object) -> None:
+    """Raise an error that names the class and the option, unless all values are True or False."""
+    for option, value in flags.items():
+        if not (isinstance(value, Integral) and value in (0, 1)):  # True and False are integers
+            raise TypeError(f"{type(owner).__name__}: {option} is {value!r}, expected True or False")
+
+
 def per_task(
     option: str,
     given: PerTask | None,

@@ -28,6 +28,7 @@ from ..inputs import (
     PerTask,
     Slots,
     check_differentiable,
+    check_flags,
     check_values,
     collect_losses,
     mask_unsampled,
@@ -91,7 +92,7 @@ class Aggregation(GradientStatistics):
     """
 
     supports_sharding: ClassVar[bool] = True  # whether each rank may hold only a part of every gradient (FSDP)
-    compares_sizes: ClassVar[bool] = False  # whether the weight of a task follows from the size of its gradient
+    compares_sizes: bool = False  # whether the weight of a task follows from the size of its gradient
     uses_preference: ClassVar[bool] = False  # whether `solve` takes `importance`, as the preference of the method
     backward_arguments: ClassVar[tuple[str, ...]] = ()  # arguments of `backward` that the weighting does not take
 
@@ -121,6 +122,7 @@ class Aggregation(GradientStatistics):
         for name, value, kinds in (("heads", heads, Heads), ("passes", passes, Passes), ("ranks", ranks, Ranks)):
             if value not in get_args(kinds):
                 raise ValueError(f"{name} is {value!r}, expected one of {', '.join(map(repr, get_args(kinds)))}")
+        check_flags(self, memory=memory)
         if weighting is not None:
             self._adopt(weighting, memory)
         elif memory:

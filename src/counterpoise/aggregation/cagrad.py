@@ -8,7 +8,7 @@ from torch import Tensor
 from ..distributed import ProcessGroup
 from ..functional import cagrad_weights
 from ..gradients import Passes
-from ..inputs import PerTask, check_number
+from ..inputs import PerTask, check_flags, check_number
 from ..registry import register
 from ..weighting import Weighting
 from ._step import StepContext
@@ -111,6 +111,7 @@ class CAGrad(Aggregation):
         )
         check_number(self, "alpha", alpha, least=0)
         self.alpha = alpha
+        check_flags(self, rescale=rescale)
         self.rescale = rescale
 
     def _solver(self, context: StepContext, preference: Tensor | None) -> Solver:

@@ -118,6 +118,7 @@ class CRMOGM(Aggregation):
         check_number(self, "alpha", alpha, least=0, most=1)
         self.alpha = alpha
         self.method = self._wrapped(method)
+        self.compares_sizes = self.method.compares_sizes
         self.strict = self.strict or self.method.strict
         self.register_buffer("lam", torch.full(self.shape, torch.nan, dtype=state_dtype()))
 

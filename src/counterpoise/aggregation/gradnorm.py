@@ -1,7 +1,6 @@
 """GradNorm: learned weights that let all tasks train at the same rate."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -50,7 +49,7 @@ class GradNorm(Aggregation):
         weighting (Weighting, optional): Loss-space method whose weights multiply the losses before their gradients
             are compared. `None` weights all losses equally. Default: `None`.
         heads (str, optional): Gradient of the parameters that are not shared. `"own"` is the gradient of their weighted
-            loss; `"aggregated"` multiplies it by the weight that the method gives the task. Default: `"own"`.
+            loss, which contains the weight of the method here; `"aggregated"` is the same. Default: `"own"`.
         passes (str, optional): How task gradients are computed. `"loop"` runs one backward pass per task, `"batched"`
             one vectorised pass for all. `"lean"` never holds the gradients of all tasks. `"auto"` chooses by the
             number of tasks and the size of the shared network. Default: `"auto"`.
@@ -91,7 +90,7 @@ class GradNorm(Aggregation):
     """
 
     requires_positive_losses: bool = True
-    compares_sizes: ClassVar[bool] = True
+    compares_sizes: bool = True
     task_weights: Tensor
     first: Tensor
 

@@ -1,7 +1,7 @@
 """GradNormProxy: weights inverse to the squared gradient norms, updated every few steps."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -84,7 +84,7 @@ class GradNormProxy(Aggregation):
         Authors' code: https://github.com/neryva-lab/spectra
     """
 
-    compares_sizes: ClassVar[bool] = True
+    compares_sizes: bool = True
     task_weights: Tensor
 
     def __init__(

@@ -82,6 +82,8 @@ class MGDA(Aggregation):
         https://doi.org/10.1016/j.crma.2012.03.014
     """
 
+    compares_sizes: bool = True
+
     def __init__(
         self,
         tasks: int | Sequence[str],

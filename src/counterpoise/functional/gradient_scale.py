@@ -193,6 +193,13 @@ def ntk_trace(residuals: Tensor, parameters: Iterable[Tensor], signs: Tensor, *,
         Wang et al., When and Why PINNs Fail to Train: A Neural Tangent Kernel Perspective.
         https://arxiv.org/abs/2007.14527
     """
+    return ntk_trace_and_reach(residuals, parameters, signs, batch_dims=batch_dims)[0]
+
+
+def ntk_trace_and_reach(
+    residuals: Tensor, parameters: Iterable[Tensor], signs: Tensor, *, batch_dims: int = 0
+) -> tuple[Tensor, bool]:
+    """Return what `ntk_trace` returns, and whether the residuals depend on any of the parameters."""
     extra = signs.dim() - residuals.dim()
     if extra not in (0, 1) or signs.shape[extra:] != residuals.shape:
         raise ValueError(
@@ -206,12 +213,14 @@ def ntk_trace(residuals: Tensor, parameters: Iterable[Tensor], signs: Tensor, *,
                 f"a parameter has shape {tuple(leaf.shape)}, expected the leading dimensions {tuple(replicas)} of the "
                 f"residuals: one set of parameters per replica"
             )
+    reached = False
     draws = signs.to(residuals.dtype).reshape(-1, *residuals.shape)
     total = torch.zeros(replicas, dtype=dtype, device=residuals.device)
     for draw in draws:
         gradients = torch.autograd.grad(residuals, leaves, draw, retain_graph=True, allow_unused=True)
         for gradient in gradients:
             if gradient is not None:
+                reached = True
                 squares = gradient.detach().to(dtype).square()
                 total = total + (squares.reshape(*replicas, -1).sum(-1) if replicas else squares.sum())
-    return (total / len(draws)).to(output_dtype(residuals))
+    return (total / len(draws)).to(output_dtype(residuals)), reached

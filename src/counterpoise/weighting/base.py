@@ -27,7 +27,17 @@ from ..functional import Step, limit_ratio, raise_to_ratio, rescale_to_sum, weig
 from ..functional._floats import FloatStep
 from ..gradients import ComparisonTargets, TaskGradients
 from ..gradients.task_gradients import UNREACHED
-from ..inputs import Losses, PerTask, Slots, check_number, check_values, collect_losses, cut_nonfinite, mask_unsampled
+from ..inputs import (
+    Losses,
+    PerTask,
+    Slots,
+    check_flags,
+    check_number,
+    check_values,
+    collect_losses,
+    cut_nonfinite,
+    mask_unsampled,
+)
 from ._direct import direct_objective
 from ._gradients import Schedule, measure_gradients
 from ._memory import recall
@@ -106,6 +116,7 @@ class Weighting(Balancer):
         self._recordings = Recordings()
         check_number(self, "max_ratio", max_ratio, least=1, optional=True)
         self.max_ratio = max_ratio
+        check_flags(self, memory=memory)
         self.memory = memory
         self._held: Tensor | None = None  # the weights during one step of an optimiser with a closure
         self._in_closure = False

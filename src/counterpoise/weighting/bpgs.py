@@ -14,7 +14,7 @@ from ..functional._floats import FloatStep
 from ..functional._masking import working_dtype
 from ..functional.bpgs import radius
 from ..gradients import TaskGradients
-from ..inputs import PerTask, check_number
+from ..inputs import PerTask, check_flags, check_number
 from ..registry import register
 from ._gradients import Schedule, update_running_norms
 from .base import Weighting
@@ -147,8 +147,10 @@ class BPGS(Weighting):
             raise ValueError(f"statistic is {statistic!r}, expected one of {', '.join(map(repr, get_args(Statistic)))}")
         for name, value in (("eps_log", eps_log), ("eps_std", eps_std)):
             check_number(self, name, value, above=0)
-        for name, value in (("margin", margin), ("theta_gain", theta_gain), ("s_min", s_min), ("s_max", s_max)):
+        for name, value in (("margin", margin), ("s_min", s_min), ("s_max", s_max)):
             check_number(self, name, value)
+        check_number(self, "theta_gain", theta_gain, least=0)
+        check_flags(self, calibrate=calibrate, split=split, normalise=normalise)
         check_number(self, "every", every, least=1, whole=True)
         if not 0 < radius(len(self.tasks), margin) < math.inf:
             raise ValueError(f"margin is {margin}, expected a number that leaves τ = √(T − 1) + margin positive")

@@ -11,7 +11,7 @@ from ..distributed import ProcessGroup
 from ..functional import Step, _floats, uw_o
 from ..functional._floats import FloatStep
 from ..functional._masking import clamp_to_dtype, output_dtype
-from ..inputs import PerTask
+from ..inputs import PerTask, check_flags
 from ..registry import register
 from ._state_floats import read_floats
 from .base import Weighting
@@ -88,6 +88,7 @@ class FirstLoss(Weighting):
             strict=strict,
             process_group=process_group,
         )
+        check_flags(self, normalise=normalise)
         self.normalise = normalise
         self.register_buffer("first", torch.full(self.shape, torch.nan))
 

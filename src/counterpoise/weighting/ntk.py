@@ -10,7 +10,8 @@ from torch import Tensor
 from .. import distributed
 from .._state.seeds import replica_seeds
 from ..distributed import ProcessGroup
-from ..functional import Step, ntk_trace, ntk_weights, uniform, weighted_sum
+from ..functional import Step, ntk_weights, uniform, weighted_sum
+from ..functional.gradient_scale import ntk_trace_and_reach
 from ..gradients import ComparisonTargets
 from ..inputs import PerTask, Slots, check_number, format_names
 from ..registry import register
@@ -172,7 +173,10 @@ class NTK(Weighting):
         count = math.prod(residuals.shape[lead:])
         # A separate stream of random signs for each replica, task and step.
         draws = uniform(self.streams[..., slot], self.counter, count).view(residuals.shape)
-        trace = ntk_trace(residuals, targets, torch.where(draws < 0.5, -1.0, 1.0), batch_dims=lead)
+        signs = torch.where(draws < 0.5, -1.0, 1.0)
+        trace, reached = ntk_trace_and_reach(residuals, targets, signs, batch_dims=lead)
+        if not reached:
+            self._checks.warn_unreached(self, [slot])
         return trace.to(self.task_weights) / count
 
     def weigh(self, losses: Tensor, learning: bool) -> Step:

@@ -7,7 +7,7 @@ from torch import Tensor
 from ..distributed import ProcessGroup
 from ..functional import Step, _floats, uw_o
 from ..functional._floats import FloatStep
-from ..inputs import PerTask
+from ..inputs import PerTask, check_flags
 from ..registry import register
 from .base import Weighting
 
@@ -86,6 +86,7 @@ class UWO(Weighting):
             strict=strict,
             process_group=process_group,
         )
+        check_flags(self, normalise=normalise)
         self.normalise = normalise
         self.constant_value = not normalise
 
