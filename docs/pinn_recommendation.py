@@ -81,7 +81,7 @@ def pinn_row() -> tuple[str, str, str]:
     why = f"{'; '.join(gains)}. Against a tuned factor, {'; '.join(tuned)}"
     why += f". BPGS on losses: {without_interval('BPGS')}"
     if is_behind_tuned_sum(standings, methods[-1]):
-        use = f"{use.replace(' or ', ', ')} or a tuned factor, `{TUNED.replace('tasks', '…')}`"
+        use = use.replace(" or ", f", a tuned factor (`{TUNED.replace('tasks', '…')}`) or ")
     losses = "are the residual and boundary terms of a PINN, trained for many thousand steps"
     few = f"For few steps (measured on Helmholtz alone): `{usage(recipes()['LRA']).replace('tasks', '…')}`"
     fails = (

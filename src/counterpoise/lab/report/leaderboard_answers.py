@@ -38,7 +38,7 @@ EACH = PASSES["each"]
 LEAST_WORLDS = 4
 """With fewer worlds, no method is recommended for all of them."""
 MAX_NAMES = 4
-FIXED = 'cp.FirstLoss(tasks, fixed={"kl": beta})'
+PENALISED, FIXED = (f'cp.{name}(tasks, fixed={{"kl": beta}})' for name in ("Static", "FirstLoss"))
 TUNED = 'cp.Static(tasks, weights={"residual": 1, "boundary": 100})'
 
 
@@ -53,7 +53,7 @@ class Answer:
         text: The details.
         anchor: Anchor of the numbers on the page. Default: none.
         methods: The methods that it recommends.
-        call: A further call that it recommends. Default: none.
+        calls: Further calls that it recommends, in the order of the answer after the first method. Default: none.
     """
 
     question: str
@@ -62,12 +62,13 @@ class Answer:
     text: str
     anchor: str = ""
     methods: tuple[str, ...] = ()
-    call: str = ""
+    calls: tuple[str, ...] = ()
 
     @property
     def code(self) -> tuple[str, ...]:
-        """How to build the methods, and the further call."""
-        return tuple(filter(None, (*(usage(recipes()[method]) for method in self.methods), self.call)))
+        """How to build the methods, in the order of the answer."""
+        built = tuple(filter(None, (usage(recipes()[method]) for method in self.methods)))
+        return built[:1] + self.calls + built[1:]
 
 
 WARNED = ("BPGS", "Nash-MTL", "Gradient normalisation")
@@ -104,16 +105,17 @@ def _different_units(
     cheap = [s for s in as_good if costs[s.method].passes == "one"]
     candidates = sorted(cheap or as_good, key=by_gain)[:MAX_NAMES]
     chosen = [s for s in candidates if not (molecules and _is_no_better(molecules, s.method))] or candidates
-    behind = plain and f" The plain sum scores {format_estimate(world, plain.against_tuned)} against it."
+    behind = plain and f" The plain sum scores {format_estimate(world, plain.against_tuned)} against that sum."
     anchor = f"table-{world.name}"
     if not chosen:
         note = f"No method reaches the hand-tuned sum.{behind or ''}"
         return Answer(question, "Weights that undo the units, set by hand.", note, _evidence(standings), anchor)
     names = [s.method for s in chosen]
-    note = f"{_none(names)} detectably lower than the hand-tuned sum, whose weights undo the units.{behind or ''}"
+    note = f"{_none(names)} shown to be worse than the hand-tuned sum, whose weights undo the units.{behind or ''}"
     if left_out := [s.method for s in candidates if s not in chosen]:
         verb = "are" if left_out[1:] else "is"
-        note += f" {join(left_out, 'and')} {verb} as good here, but not shown to be better than the plain sum on QM9."
+        note += f" {join(left_out, 'and')} {verb} as good, but not shown to be better than the plain sum on QM9"
+        note += " (molecules)."
     failing = [name for name in names if physics and name in collapsed_methods(physics)]
     if failing:
         note += f" Do not use {join(failing)} if a loss can be driven to zero."
@@ -133,7 +135,7 @@ def _different_units(
 
 
 def _none(names: Sequence[str]) -> str:
-    return {1: "It does not score", 2: "Neither scores"}.get(len(names), "None of them scores")
+    return {1: "It is not", 2: "Neither is"}.get(len(names), "None of them is")
 
 
 def _is_no_better(standings: WorldStandings, method: str) -> bool:
@@ -180,12 +182,13 @@ def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
             for problem, estimate in exceptions.items()
         ]
     note = f"Against the plain sum, {'; '.join(gains)}."
-    short, call = _either(names, costs), ""
+    short = _either(names, costs)
+    calls: tuple[str, ...] = ()
     if all(standing.against_tuned for standing in chosen):
         tuned = [f"{name}: {against_tuned_sum(standings, name)}" for name in names]
-        note += f" Against a factor on the conditions that was tuned at other seeds, {'; '.join(tuned)}."
+        note += f" Against the sum with a tuned factor on the conditions, {'; '.join(tuned)}."
         if "; cheaper: " in short and is_behind_tuned_sum(standings, names[-1]):
-            short, call = f"{short.removesuffix('.')} or a tuned factor.", TUNED
+            short, calls = short.replace("; cheaper: ", "; cheaper: a tuned factor, or "), (TUNED,)
     collapsed = [f"{name} on losses" if name == "BPGS" else name for name in collapsed_methods(standings)]
     others = len(collapsed) - 1
     if "BPGS on losses" in collapsed:
@@ -206,7 +209,7 @@ def _physics(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
     if collapsed:
         times = f"more than {1 / FAILING[world.unit]:.0f} times those of the plain sum"
         text += f"Avoid {join(collapsed, 'and')}: errors {times}. "
-    return Answer(question, short, note, text + _evidence(standings), f"table-{world.name}", tuple(names), call)
+    return Answer(question, short, note, text + _evidence(standings), f"table-{world.name}", tuple(names), calls)
 
 
 def _penalty(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
@@ -214,20 +217,23 @@ def _penalty(standings: WorldStandings, costs: Mapping[str, Cost]) -> Answer:
     others = [s for s in sorted(other_methods(standings), key=by_gain) if not s.method.startswith("Sum")]
     worse = [s for s in others if verdict(world, s.against_sum) < 0]
     kept = [s.method for s in others if not is_worse(standings, s.method)]
-    note = f"{len(worse)} of {len(others)} methods are worse"
+    note = f"{len(worse)} of {len(others)} methods are worse than the plain sum"
     if failing := [f"{s.method}: {without_interval(world, s.against_sum)}" for s in worse if s.method in WARNED]:
         note += f" ({join(failing, 'and')}; −100 % is a solution that ignores the input)"
     for check in standings.checks:
         if later := [s.method for s in others if s not in worse and is_worse(check, s.method)]:
             note += f", and {join(later, 'and')} {check_name(standings, check)}"
     free = [method for method in kept if costs[method].passes == "one"]
-    note += f". Not detectably worse with one backward pass: {join(free, 'and')}." if free else "."
+    note += "."
+    if free:
+        verb = "are" if free[1:] else "is"
+        note += f" Of the methods with one backward pass, {join(free, 'and')} {verb} not shown to be worse."
     text = "If the other losses are tasks of different scale, divide these by their first values and fix the penalty: "
     text += f"{FIXED}. Tune its factor for each method (study: {STUDIES['penalised-tasks'].title}). "
     text += f"Not detectably worse than the plain sum: {join(kept, 'and')}. " if kept else ""
     return Answer(
         "One loss is a KL term or another penalty.", "A fixed weight for this term.", note, text + _evidence(standings),
-        f"table-{world.name}", (PLAIN_SUM,), FIXED,
+        f"table-{world.name}", calls=(PENALISED, FIXED),
     )  # fmt: skip
 
 
