@@ -379,9 +379,14 @@ def test_a_task_without_a_gradient_on_the_shared_tensors_warns_once(name: str) -
     def step() -> None:
         residuals = {"task": shared - 2, "probe": probe - 3}
         losses = {task: residual.square().mean() for task, residual in residuals.items()}
-        balancer.backward(losses, shared=[shared], **({"residuals": residuals} if "residuals" in needs else {}))
+        options: dict[str, Any] = {"residuals": residuals} if "residuals" in needs else {}
+        balancer.backward(losses, shared=[shared], **options)
 
-    (message,) = caught(lambda: [step() for _ in range(120)])
+    def run() -> None:
+        for _ in range(120):
+            step()
+
+    (message,) = caught(run)
     assert "the loss of task 'probe' does not depend on the tensors of shared=" in message
     assert "fixed={'probe': factor}" in message
 

@@ -45,11 +45,11 @@ def test_methods_are_parsed(text: str, expected: Recipe) -> None:
 
 
 def test_options_that_are_named_as_settings_of_an_optimiser_reach_the_method() -> None:
-    balancer = build_balancer(parse_method("famo(lr=0.125) + cagrad"), ["a", "b"], [0], stacked=False)
+    balancer = build_balancer(parse_method("famo(lr=0.125) + cagrad"), ("a", "b"), [0], stacked=False)
     assert "lr=0.125" in repr(balancer)
     for text in ("static(lr=0.1)", "bpgs(clip=1.0)", "uw-o(network_lr=7)"):
         with pytest.raises(TypeError, match="has no option"):
-            build_balancer(parse_method(text), ["a", "b"], [0], stacked=False)
+            build_balancer(parse_method(text), ("a", "b"), [0], stacked=False)
     settings = {"x": recipe("bpgs", clip=1.0), "y": recipe("cagrad", weighting=recipe("famo", lr=5, network_gain=2.0))}
     for label, names in (("x", "clip"), ("y", "lr, network_gain")):
         with pytest.raises(UsageError, match=f"the recipe of '{label}' sets {names} of an optimiser"):
