@@ -395,3 +395,23 @@ def test_a_smoothed_method_warns_as_the_method_does() -> None:
     w, v = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     balancer = cp.CRMOGM(2, method="upgrad")
     assert caught(lambda: balancer.backward([w.sum(), v.sum()], shared=[w])) == []
+
+
+@pytest.mark.parametrize("name", ["dwa", "stch"])
+def test_many_steps_without_the_end_of_an_epoch_warn_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterpoise.weighting._epochs.LONG_EPOCH", 5)
+    losses = torch.tensor([1.0, 2.0])
+
+    def train(balancer: cp.Balancer, epochs: int, steps: int) -> list[str]:
+        def run() -> None:
+            for _ in range(epochs):
+                for _ in range(steps):
+                    balancer(losses)
+                balancer.epoch_end()
+
+        return caught(run)
+
+    (message,) = train(cp.make(name, 2), 2, 20)
+    assert "has seen 5 steps without epoch_end()" in message
+    assert train(cp.make(name, 2), 4, 5) == []
+    assert train(cp.make(name, 2, max_epoch_steps=None), 1, 20) == []

@@ -12,12 +12,14 @@ from ..inputs import PerTask, check_number
 from ._running_mean import RunningMean
 from .base import Weighting
 
+LONG_EPOCH = 10_000  # steps without epoch_end after which it may have been forgotten
+
 
 class EpochWeighting(Weighting):
     """Base class that keeps the mean losses of the current epoch and passes them to `update_from_epoch`.
 
-    Without calls of `epoch_end` the weights would never change. An error is raised after `max_epoch_steps` steps
-    without it.
+    Without calls of `epoch_end` the weights would never change. A warning is issued after `LONG_EPOCH` steps without
+    it, and an error is raised after `max_epoch_steps`.
     """
 
     def __init__(
@@ -53,6 +55,12 @@ class EpochWeighting(Weighting):
             raise RuntimeError(
                 f"{type(self).__name__} has seen {self._steps} steps without epoch_end(): "
                 f"call it after each epoch (or raise max_epoch_steps)"
+            )
+        if self._steps == LONG_EPOCH and self.max_epoch_steps is not None:
+            self._checks.warn(
+                "epoch end",
+                f"{type(self).__name__} has seen {LONG_EPOCH:,} steps without epoch_end(), during which its weights do "
+                f"not change: call it after each epoch",
             )
         vars(self)["_steps"] += 1  # assigning an attribute of nn.Module is slow
 
