@@ -26,7 +26,7 @@ LETTERS = 13.5  # of a name that fit between two costs
 BESIDE = 5.0  # typographic points from a point to its number
 TICKS = ("1", "1, some per loss", "1 per loss")
 FACTORS = tuple(digit * 10.0**power for power in range(-4, 5) for digit in (1, 3))
-NEAR_FACTORS = (0.4, 0.5, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5)
+NEAR_FACTORS = (0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5)
 """Ticks of axes of factors, the second for factors that differ by less than 3."""
 FLOOR, FLOOR_OF_FAILING = -20.0, -110.0
 """Changes below this, in %, are drawn at the edge; the second applies to worlds in which methods fail."""
@@ -147,7 +147,7 @@ def _floor(standings: WorldStandings) -> float:
 
 
 def axis_label(world: World) -> str:
-    return "error: plain sum / method" if world.unit == "factor" else "change of score (%)"
+    return "error: sum / method" if world.unit == "factor" else "change of score (%)"
 
 
 def frontier(board: Sequence[WorldStandings], costs: Mapping[str, Cost]) -> FigureSpec:
