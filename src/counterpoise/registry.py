@@ -133,8 +133,9 @@ def make(name: str, tasks: int | Sequence[str], **options: Any) -> Balancer:
     known = {p for kind in method.build.__mro__ if issubclass(kind, Balancer) for p in _keywords(kind)}
     for option in options:
         if option not in known:
-            near = [name for name in known if option in name.split("_")] or get_close_matches(option, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"expected some of {', '.join(sorted(known))}"
+            names = sorted(known)
+            near = [name for name in names if option in name.split("_")] or get_close_matches(option, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"expected some of {', '.join(names)}"
             raise TypeError(f"{method.build.__name__} has no option {option!r}: {hint}")
     return method.build(tasks, **options)
 

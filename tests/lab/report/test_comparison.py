@@ -102,7 +102,7 @@ def test_more_than_ten_diverged_seeds_are_counted() -> None:
     assert printed(*make_study({"error ↓": scores}))["Runs that diverged"].rows == [["a", "12 seeds"]]
 
 
-def test_differences_show_their_seeds_and_no_interval_of_one(diverged: tuple[Study, pd.DataFrame]) -> None:
+def test_differences_show_their_seeds_and_no_interval_of_one_or_two(diverged: tuple[Study, pd.DataFrame]) -> None:
     found = comparison.differences(*diverged).set_index(["metric", "method"])
     assert found.loc[("error ↓", "bpgs"), "seeds"] == 1
     assert found.loc[("error ↓", "bpgs"), ["low", "high"]].isna().all()
@@ -110,11 +110,13 @@ def test_differences_show_their_seeds_and_no_interval_of_one(diverged: tuple[Stu
     assert table.rows[0] == ["bpgs", "1.000 (1 of 5 seeds)", "−1.000 [−1.000, −1.000]"]
     one = printed(*make_study({"error ↓": {"static": [1.0], "bpgs": [3.0]}}))
     assert one["Difference to static at the same seed"].rows == [["bpgs", "2.000"]]
+    two = printed(*make_study({"error ↓": {"static": [1.0, 2.0], "bpgs": [3.0, 4.1]}}))
+    assert two["Difference to static at the same 2 seeds"].rows == [["bpgs", "2.050"]]
 
 
 def test_a_comparison_without_divergence_has_no_such_table() -> None:
     study, frame = make_study({"error ↓": {"static": [1.0, 2.0], "bpgs": [3.0, 3.0]}})
-    assert list(printed(study, frame)) == ["Difference to static at the same 2 seeds [95 % interval]"]
+    assert list(printed(study, frame)) == ["Difference to static at the same 2 seeds"]
 
 
 def test_the_figure_counts_the_seeds_of_an_incomplete_mean(diverged: tuple[Study, pd.DataFrame]) -> None:

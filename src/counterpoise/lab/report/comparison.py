@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ..studies import Study
-from .intervals import mean_interval
+from .intervals import SEEDS_OF_AN_INTERVAL, mean_interval
 from .ranks import PrintedTable, Ranking, rank
 from .tables import format_number, format_seeds, higher_is_better
 
@@ -56,7 +56,7 @@ def _can_rank(table: pd.DataFrame) -> bool:
 def differences(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
     """Return the mean difference of each method to the reference at the same seeds, with its 95 % interval.
 
-    There is no interval of a single seed.
+    There is no interval of one or two seeds.
     """
     reference, rows = reference_method(study), []
     for metric in study.metrics:
@@ -64,7 +64,7 @@ def differences(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
         for method in table.columns.drop(reference, errors="ignore"):
             paired = (table[method] - table[reference]).dropna().to_numpy(dtype=np.float64)
             mean = paired.mean() if len(paired) else np.nan
-            low, high = mean_interval(paired) if len(paired) > 1 else (np.nan, np.nan)
+            low, high = mean_interval(paired) if len(paired) >= SEEDS_OF_AN_INTERVAL else (np.nan, np.nan)
             rows.append(
                 {"metric": metric, "method": method, "seeds": len(paired), "mean": mean, "low": low, "high": high}
             )
@@ -131,7 +131,8 @@ def _differences(study: Study, frame: pd.DataFrame) -> PrintedTable:
             _format(row["mean"], row["low"], row["high"], study.decimals) + note
         )
     rows = [[method, *(cells[metric] for metric in study.metrics)] for method, cells in texts.items()]
-    seeds = f"{count} seeds [95 % interval]" if count > 1 else "seed"
+    interval = " [95 % interval]" if count >= SEEDS_OF_AN_INTERVAL else ""
+    seeds = f"{count} seeds{interval}" if count > 1 else "seed"
     return PrintedTable(
         ["method", *study.metrics], rows, f"Difference to {reference_method(study)} at the same {seeds}"
     )

@@ -10,6 +10,8 @@ from scipy import stats
 RESAMPLES = 10_000
 LEVEL = 0.95
 FEW = 5  # percentiles of fewer values are too narrow, because no resample exceeds the range of the values
+SEEDS_OF_AN_INTERVAL = 3
+"""Tables show no interval of fewer seeds. That of two seeds is narrow whenever they are equal by chance."""
 
 Statistic = Callable[[NDArray[np.intp]], NDArray[np.float64]]
 """Maps indices of observations (…, count) to values (…)."""

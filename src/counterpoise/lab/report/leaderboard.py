@@ -8,15 +8,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..studies import STUDIES, Study
-from .intervals import seed_interval
+from .intervals import SEEDS_OF_AN_INTERVAL, seed_interval
 from .leaderboard_worlds import PLAIN_SUM, TUNED_SUM, WORLDS, World, method_labels
 from .run_scores import rank_by_score
 
 CHOICE = 3
 """Seeds at which rates are chosen, in studies that ran all rates at all seeds. These seeds are not counted."""
-
-SEEDS_OF_AN_INTERVAL = 3
-"""Two seeds decide nothing: their interval is narrow whenever their differences are equal by chance."""
 
 SMALLEST = 1e-12
 """The smallest error that is compared by its logarithm."""

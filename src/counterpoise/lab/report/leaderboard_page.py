@@ -14,7 +14,8 @@ from . import ranks
 from .card_pictures import CardPicture, FinishedCells, card_picture
 from .figures.leaderboard import frontier, overview
 from .figures.spec import FigureSpec
-from .leaderboard import SEEDS_OF_AN_INTERVAL, Estimate, Standing, WorldStandings, leaderboard
+from .intervals import SEEDS_OF_AN_INTERVAL
+from .leaderboard import Estimate, Standing, WorldStandings, leaderboard
 from .leaderboard_answers import Answer, answers
 from .leaderboard_cost import Cost, step_costs, step_times
 from .leaderboard_text import check_finding, format_change, format_estimate, join, unequal_settings, usage, verdict

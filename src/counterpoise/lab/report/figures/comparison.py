@@ -5,7 +5,7 @@ import pandas as pd
 
 from ...studies import Study
 from ..comparison import rankings, reference_method, scores_by_seed
-from ..intervals import mean_interval
+from ..intervals import SEEDS_OF_AN_INTERVAL, mean_interval
 from ..tables import higher_is_better
 from .ranking import critical_difference
 from .spec import Axis, FigureSpec, Mark, Panel, Points, ReferenceLine
@@ -34,7 +34,7 @@ def scores(study: Study, frame: pd.DataFrame) -> FigureSpec:
             values = table[method].dropna().to_numpy(dtype=np.float64)
             if not len(values):
                 continue
-            interval = mean_interval(values) if len(values) > 1 else None
+            interval = mean_interval(values) if len(values) >= SEEDS_OF_AN_INTERVAL else None
             low, high = ([interval[0]], [interval[1]]) if interval else (None, None)
             style, y = indexed_style(0), np.full(len(values), float(place))
             marks.append(Points("", values, y, style, 3.0, faint=True))
